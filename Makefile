@@ -34,9 +34,10 @@ test-quick: toolchain ## The tests that need no PostgreSQL, no Redis and no clie
 interop: setup ## Clients that others wrote against every listener; INTEROP="ws/" for some
 	interop/run $(INTEROP)
 
-check: setup ## Formatting, lints, licences and bans of dependencies, the files in deploy/
+check: setup ## Formatting, lints, links of the documentation, licences and bans of dependencies, the files in deploy/
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 	scripts/deny.sh
 	scripts/check-deploy.py
 

@@ -42,7 +42,8 @@ TOTAL = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignor
 # Told at once: the others are told when their program has ended, and one that hangs never ends.
 URGENT = re.compile(r"^test .* has been running for over")
 
-running = {}
+running = {}  # by process: its program, and what it printed
+is_over = threading.Event()
 lock = threading.Lock()
 
 
@@ -132,10 +133,12 @@ EXAMPLES = Program(
 def run(program, seed=None, left_out=()):
     """Runs a program in a process group of its own, so that nothing that it started outlives it."""
     began, lines, times = time.monotonic(), [], []
+    if is_over.is_set():
+        return Outcome(program, 1, 0, lines, times)
     process = subprocess.Popen(
         [*program.command, *program.arguments(seed, left_out)], cwd=program.folder, env=program.environment,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
-    running[process] = program
+    running[process] = program, lines
 
     def read():
         for line in process.stdout:
@@ -167,10 +170,32 @@ def end(process):
 
 def interrupted(number, _):
     """Names what is running, and leaves nothing behind."""
-    for process, program in list(running.items()):
+    is_over.set()
+    ended = list(running.items())
+    for process, _ in ended:
         end(process)
-        print(f"error: {program.source} was ended, it had not come to its end", flush=True)
+    for _, (program, lines) in ended:
+        print(f"error: {program.source} was ended; these of its tests had not finished:", flush=True)
+        for name in without_result(program, lines):
+            print(f"error:     {name}", flush=True)
+    # What began between the two.
+    for process in list(running):
+        end(process)
     os._exit(128 + number)
+
+
+def without_result(program, lines):
+    """The tests that ran or were to run."""
+    if not program.has_harness:
+        return []
+    command = [*program.command, "--list", "--format=terse"]
+    try:
+        listed = subprocess.run(command, cwd=program.folder, env=program.environment, capture_output=True, text=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        return ["it did not list its tests in time"]
+    names = [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]
+    ended = {found[2] for line in lines if (found := RESULT.match(line))}
+    return [name for name in names if name not in ended]
 
 
 def main():

@@ -29,7 +29,7 @@ use std::{
     task::{Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tidings_domain::model::Actor;
+use tidings_domain::{function::Function, model::Actor};
 use tidings_engine::{
     access,
     engine::popup_questions::{PopupAnswer, PopupCaller},
@@ -125,7 +125,7 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         let next = match next(&read[taken..]) {
             // The library forwards requests to the leader.
-            Next::Request(_) if api.is_led_by_another_node() => Next::Other,
+            Next::Request(_) if api.is_led_by_another_node(Function::Push) => Next::Other,
             // The library answers what has a reason to be refused, and adds CORS headers.
             Next::Upgrade(_) if !may_upgrade || api.config.cors.is_some() || check_room(api, None).is_err() => {
                 Next::Other

@@ -1,4 +1,4 @@
-//! Forwards requests to the leader, the one node that does push, devices and popups for all, and chunks of a message that grows to the
+//! Forwards requests to the leader of the function that they need, the one node that does it for all, and chunks of a message that grows to the
 //! node that takes them, and frames for an event stream to the node that has it. The response is passed on unchanged.
 //!
 //! A request is forwarded once only: a node that gets a forwarded request and does not lead (any more) refuses it. Bodies are streamed
@@ -9,9 +9,8 @@ use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header},
 };
-use hyper::body::Incoming;
 use std::{sync::Arc, time::Duration};
-use tidings_domain::{commit_log::NodeInfo, metrics::Metrics};
+use tidings_domain::{commit_log::NodeInfo, function::Function, metrics::Metrics};
 use tidings_engine::{
     Engine,
     cluster::{
@@ -59,23 +58,22 @@ pub struct Forwarder {
     in_flight: Arc<Semaphore>,
 }
 
-/// Whether the leader serves a path: push, devices, popups, bulk sends, consumers of events, outboxes, the notification policy and API keys.
-pub(crate) fn is_leader_path(path: &str) -> bool {
-    let Some(path) = path.strip_prefix("/v1/") else { return false };
-    let mut parts = path.split('/');
-    match (parts.next(), parts.next(), parts.next()) {
-        (
-            Some(
-                "push" | "notifications" | "bulk-sends" | "scheduled-messages" | "event-consumers" | "outbox-sources"
-                | "popups" | "popup-settings" | "popup-segments" | "popup-events" | "popup-journeys",
-            ),
-            ..,
-        ) => true,
+/// The function whose leader serves a path. `None`: every node serves it.
+pub(crate) fn function_of_path(path: &str) -> Option<Function> {
+    let mut parts = path.strip_prefix("/v1/")?.split('/');
+    match (parts.next()?, parts.next(), parts.next()) {
+        ("push" | "notifications" | "bulk-sends", ..) => Some(Function::Push),
+        ("popups" | "popup-settings" | "popup-segments" | "popup-events" | "popup-journeys", ..) => {
+            Some(Function::Push)
+        }
+        ("scheduled-messages", ..) => Some(Function::ScheduledMessages),
+        ("event-consumers", ..) => Some(Function::EventConsumers),
+        ("outbox-sources", ..) => Some(Function::Outboxes),
         // What one's own key may do, every node says from memory.
-        (Some("admin"), Some("keys"), third) => third != Some("me"),
+        ("admin", Some("keys"), third) => (third != Some("me")).then_some(Function::Housekeeping),
         // Tokens of devices at providers are proposals, which every node commits.
-        (Some("users"), Some(_), Some("devices")) => parts.nth(1) != Some("push_token"),
-        _ => false,
+        ("users", Some(_), Some("devices")) => (parts.nth(1) != Some("push_token")).then_some(Function::Push),
+        _ => None,
     }
 }
 
@@ -135,7 +133,9 @@ impl SessionLeaderClient {
 
 impl LeaderClient for SessionLeaderClient {
     fn send(&self, request: LeaderRequest) -> Result<PendingResponse, Refusal> {
-        let leader = find_leader(&self.nodes)?;
+        let function = function_of_path(request.path);
+        let function = function.ok_or_else(|| crate::internal(&format!("every node serves {}", request.path)))?;
+        let leader = find_leader(&self.nodes, function)?;
         let permit = self.forwarder.permit()?;
         self.metrics.cluster.forwarded.inc();
         let token = self.tokens.sign(&request.user).map_err(|error| crate::internal(&error))?;
@@ -159,14 +159,14 @@ impl Api {
         self.engine.set_leader_client(Arc::new(client));
     }
 
-    /// Whether requests for the leader are forwarded, before their bodies are read.
-    pub(crate) fn is_led_by_another_node(&self) -> bool {
-        !self.engine.has_leader_term()
+    /// Whether requests that need this function are forwarded, before their bodies are read.
+    pub(crate) fn is_led_by_another_node(&self, function: Function) -> bool {
+        !self.engine.has_term(function)
     }
 
-    /// Whether another node, the leader, serves this path.
-    pub(crate) fn is_for_another_node(&self, path: &str) -> bool {
-        self.is_led_by_another_node() && is_leader_path(path)
+    /// The function that this path needs, if another node leads it.
+    pub(crate) fn is_for_another_node(&self, path: &str) -> Option<Function> {
+        function_of_path(path).filter(|function| self.is_led_by_another_node(*function))
     }
 
     /// The node that has the event stream that this path names, if it is another one. A request that was forwarded already is
@@ -190,20 +190,24 @@ impl Api {
         Ok(owner.and_then(|owner| nodes.into_iter().find(|node| node.boot_id == owner && !node.address.is_empty())))
     }
 
-    /// Forwards a request and returns the leader's response.
-    pub(crate) async fn forward(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    /// Forwards a request to the leader of this function and returns its response.
+    pub(crate) async fn forward(
+        &self,
+        function: Function,
+        request: Request<reqwest::Body>,
+    ) -> Result<Response<Body>, Refusal> {
         if request.headers().contains_key(FORWARDED) {
             return Err(no_leader("this node does not lead; another will soon"));
         }
-        let (_, leader) = self.leader()?;
-        self.forward_to(&leader, request).await
+        let cluster = self.engine.cluster.as_ref().ok_or_else(|| no_leader("this node cannot ask others"))?;
+        self.forward_to(&find_leader(&cluster.nodes, function)?, request).await
     }
 
     /// Forwards a request to another node and returns its response.
     pub(crate) async fn forward_to(
         &self,
         node: &NodeInfo,
-        request: Request<Incoming>,
+        request: Request<reqwest::Body>,
     ) -> Result<Response<Body>, Refusal> {
         let forwarder = self.forwarder.as_deref().ok_or_else(|| no_leader("this node cannot ask others"))?;
         let (parts, body) = request.into_parts();
@@ -214,16 +218,10 @@ impl Api {
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(FORWARDED, forwarder.node.clone());
         let request = forwarder.client.request(parts.method, url(node, path)).headers(headers);
-        let answer = self.send(forwarder, request.body(reqwest::Body::wrap(body))).await?;
+        let answer = self.send(forwarder, request.body(body)).await?;
         let mut answer = Response::from(answer);
         remove_hop_by_hop_headers(answer.headers_mut());
         Ok(answer.map(Body::new))
-    }
-
-    fn leader(&self) -> Result<(&Forwarder, NodeInfo), Refusal> {
-        let cluster = self.engine.cluster.as_ref().zip(self.forwarder.as_deref());
-        let (cluster, forwarder) = cluster.ok_or_else(|| no_leader("this node cannot ask others"))?;
-        Ok((forwarder, find_leader(&cluster.nodes)?))
     }
 
     async fn send(
@@ -237,8 +235,8 @@ impl Api {
     }
 }
 
-fn find_leader(nodes: &ClusterNodes) -> Result<NodeInfo, Refusal> {
-    let leader = nodes.leader().filter(|leader| leader.boot_id != nodes.me().boot_id);
+fn find_leader(nodes: &ClusterNodes, function: Function) -> Result<NodeInfo, Refusal> {
+    let leader = nodes.leader(function).filter(|leader| leader.boot_id != nodes.me().boot_id);
     let leader = leader.ok_or_else(|| no_leader("no node leads now; another will soon"))?;
     if leader.address.is_empty() { Err(no_leader("the leader does not advertise an address")) } else { Ok(leader) }
 }
@@ -286,7 +284,7 @@ mod tests {
         ["push", "popups", "bulk_sends", "scheduled", "notifications", "keys", "events", "outbox"];
 
     #[test]
-    fn operations_of_push_popups_and_bulk_sends_are_leader_paths() {
+    fn operations_with_the_tag_of_a_function_are_its_leaders() {
         let description = crate::routes::openapi();
         for (path, item) in &description.paths.paths {
             let operations = [&item.get, &item.put, &item.post, &item.delete, &item.patch];
@@ -294,7 +292,7 @@ mod tests {
                 let tags = operation.tags.clone().unwrap_or_default();
                 let is_one_nodes = !ANSWERED_BY_EVERY_NODE.contains(&path.as_str())
                     && tags.iter().any(|tag| LEADER_TAGS.contains(&tag.as_str()));
-                assert_eq!(is_leader_path(path), is_one_nodes, "{path} {tags:?}");
+                assert_eq!(function_of_path(path).is_some(), is_one_nodes, "{path} {tags:?}");
             }
         }
     }

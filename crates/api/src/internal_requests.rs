@@ -1,5 +1,5 @@
 //! Requests of app servers that come in by no connection: those of the outbox. They pass the same router as all others, and with it the
-//! same authentication, scopes, limits and checks.
+//! same authentication, scopes, limits and checks; a request that another node's function answers is passed on to it, as all others are.
 
 use crate::{Api, request_service::catch_panic, routes};
 use axum::{
@@ -39,9 +39,12 @@ impl InternalRequests {
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
             (header::CONTENT_LENGTH, HeaderValue::from(length)),
         ];
-        let mut request = Request::post(path).body(Body::from(body)).map_err(|error| crate::internal(&error))?;
+        let mut request = Request::post(path).body(body).map_err(|error| crate::internal(&error))?;
         request.headers_mut().extend(headers);
-        let answered = catch_panic(self.router.clone().oneshot(request)).await;
+        if let Some(function) = self.api.is_for_another_node(path) {
+            return self.read(self.api.forward(function, request.map(reqwest::Body::from)).await?).await;
+        }
+        let answered = catch_panic(self.router.clone().oneshot(request.map(Body::from))).await;
         let Ok(response) = answered.map_err(|panic| crate::internal(&format!("panic: {panic}")))?;
         self.read(response).await
     }

@@ -217,7 +217,6 @@ async fn serve_connection(
     config: &ListenerConfig,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
     let begin = async {
         let client = match &config.proxies {
             Some(proxies) => read_proxy_header(&mut stream, peer, proxies).await?,

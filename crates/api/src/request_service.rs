@@ -177,18 +177,18 @@ impl RequestService {
             return (refusal_response(refusal), Some(request.into_body()));
         }
         // Forwarding is rare, and its state is large: boxed, it is not a part of the state of every request.
-        if self.api.is_for_another_node(path) {
+        if let Some(function) = self.api.is_for_another_node(path) {
             // Failed authentications are counted here: to the leader they would all come from this node.
             if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
-            return match Box::pin(self.api.forward(request)).await {
+            return match Box::pin(self.api.forward(function, request.map(reqwest::Body::wrap))).await {
                 Ok(response) => (response.map(Either::Right), None),
                 Err(refusal) => (refusal_response(refusal), None),
             };
         }
         if let Some(node) = self.api.event_stream_node(path, request.headers()) {
-            return match Box::pin(self.api.forward_to(&node, request)).await {
+            return match Box::pin(self.api.forward_to(&node, request.map(reqwest::Body::wrap))).await {
                 Ok(response) => (response.map(Either::Right), None),
                 Err(refusal) => (refusal_response(refusal), None),
             };
@@ -198,7 +198,7 @@ impl RequestService {
             if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
-            return match Box::pin(self.api.forward_to(&node, request)).await {
+            return match Box::pin(self.api.forward_to(&node, request.map(reqwest::Body::wrap))).await {
                 Ok(response) => (response.map(Either::Right), None),
                 Err(refusal) => (refusal_response(refusal), None),
             };

@@ -6,6 +6,7 @@
 pub use crate::log_records::*;
 use crate::{
     erase_step::{ERASED, EraseStep},
+    function::Function,
     gates::Gate,
     installation::InstallationId,
     model::*,
@@ -144,6 +145,8 @@ pub struct NodeDetails {
     pub wire_version: u8,
     /// The names of the gates that the node knows.
     pub gates: Vec<String>,
+    /// The node is about to stop, and takes no further function.
+    pub draining: bool,
 }
 
 impl NodeDetails {
@@ -163,12 +166,28 @@ impl NodeDetails {
 pub struct ClusterView {
     /// All nodes whose leases run, by name; the one that asks is among them.
     pub nodes: Vec<NodeInfo>,
-    /// The leader's boot id.
-    pub leader: Option<u64>,
-    /// The leader's term.
-    pub term: Term,
+    /// The leaders whose leases run, of each function one at most.
+    pub leaders: Vec<Leader>,
+    /// Whether functions have leases of their own. Before, one node leads all of them.
+    pub is_split: bool,
     /// The names of the gates that are open, also of those that this program does not know.
     pub open_gates: Vec<String>,
+}
+
+impl ClusterView {
+    /// The leader of this function.
+    pub fn leader(&self, function: Function) -> Option<Leader> {
+        self.leaders.iter().copied().find(|leader| leader.term.function == function)
+    }
+}
+
+/// A node that leads a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// Of its process.
+    pub boot_id: u64,
+    /// The function, and the term in which the node leads it.
+    pub term: Term,
 }
 
 /// Why a lease was not renewed.
@@ -184,17 +203,19 @@ pub enum HeartbeatError {
 
 /// What a look at the signs of life shows. A process sets its sign while it lives: a lock of a session with the store, which
 /// ends when the process does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LifeSigns {
     /// This process's own sign, by a number that is another one each time the sign was set anew; `None`: it is not set.
     pub own: Option<u64>,
-    /// The process that leads, or led last.
-    pub leader: LeaderSign,
+    /// Of each lease the process that leads by it, or led last. While functions have no leases of their own there is one.
+    pub leaders: Vec<LeaderSign>,
 }
 
-/// The leader and its sign of life.
+/// A leader and its sign of life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaderSign {
+    /// What the process leads.
+    pub function: Function,
     /// The leader's boot id; 0: no process has led.
     pub boot_id: u64,
     /// Another number after each renewal of its lease.
@@ -256,7 +277,9 @@ pub trait CommitLog: Send + Sync + 'static {
     /// The store cannot be written now.
     fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress>;
 
-    /// Renews this node's lease, by the store's clock, and renews or takes the lead if the node may lead.
+    /// Renews this node's lease and those by which it leads, by the store's clock, and takes the lead of these functions where
+    /// nobody's lease runs. While functions have no leases of their own, whoever takes one takes all; once
+    /// [`Gate::FunctionLeases`] is open, the leader's heartbeat gives each function a lease, which this node holds at first.
     /// `takes_name`: the name is taken from an earlier process that has it. A process does that with its first heartbeat.
     ///
     /// # Errors
@@ -265,9 +288,17 @@ pub trait CommitLog: Send + Sync + 'static {
         &self,
         me: &NodeInfo,
         lease_ms: u64,
-        may_lead: bool,
+        takes: &[Function],
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError>;
+    /// Hands a function that the process `from` leads over to another process that lives, in a new term and with a lease. Answers
+    /// whether it was handed over.
+    ///
+    /// # Errors
+    /// The store cannot be written now; the function may have been handed over.
+    fn hand_over(&self, _function: Function, _from: u64, _to: u64, _lease_ms: u64) -> StoreResult<bool> {
+        Ok(false)
+    }
     /// Opens gates for good, unless a node lives that is not among those with these boot ids, which know the gates.
     ///
     /// # Errors
@@ -304,15 +335,15 @@ pub trait CommitLog: Send + Sync + 'static {
     fn has_life_signs(&self) -> bool {
         false
     }
-    /// Sets this process's sign of life, or keeps it set, and looks at the leader's.
+    /// Sets this process's sign of life, or keeps it set, and looks at the leaders'.
     ///
     /// # Errors
     /// The store cannot be read now, or has no such signs; this process's sign may not be set.
     fn life_signs(&self, _boot_id: u64) -> StoreResult<LifeSigns> {
         Err(StoreError::Unavailable("this store has no signs of life".into()))
     }
-    /// Takes the lead from a leader that has ended, before its lease ends: only if its sign is not set and its lease was not
-    /// renewed since the look that answered `lost`. Answers whether this process leads now.
+    /// Takes the lead of a function from a leader that has ended, before its lease ends: only if its sign is not set and its lease
+    /// was not renewed since the look that answered `lost`. Answers whether this process leads now.
     ///
     /// # Errors
     /// The store cannot be written now; the lead may have been taken.

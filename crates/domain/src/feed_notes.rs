@@ -1,7 +1,7 @@
 //! What happens outside the commits of chat, on its way into the feed of events: pushes, notifications, and what popups do.
 //!
-//! Whoever writes rows of such things writes a row of notes with them, in the same write. The leader proposes the notes, many at once,
-//! and then deletes the rows. So each note is in the commit order at least once, always under the same id, and the write itself waits
+//! Whoever writes rows of such things writes a row of notes with them, in the same write, and then proposes the notes, many at once,
+//! and deletes the rows. So each note is in the commit order at least once, always under the same id, and the write itself waits
 //! for nothing.
 
 use crate::{
@@ -58,6 +58,16 @@ impl FeedNotes {
     pub fn has_new(&self) -> bool {
         let made_at = self.last.load(Ordering::Relaxed) >> MS_SHIFT;
         made_at + NEW_FOR_MS >= self.clock.now_ms()
+    }
+
+    /// Whether this process has made the row of this number.
+    pub fn is_own(&self, no: NotesNo) -> bool {
+        no.1 == self.boot
+    }
+
+    /// Whether the process that has made the row would have brought it into the commit log by now.
+    pub fn is_left_behind(&self, no: NotesNo) -> bool {
+        (no.0 >> MS_SHIFT) + NEW_FOR_MS < self.clock.now_ms()
     }
 
     /// From which number on to look for rows: a store passes over those that were deleted, of which there may be many. `all`: also

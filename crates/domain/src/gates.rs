@@ -67,6 +67,10 @@ gates! {
     ScheduledMessages = "scheduled_messages";
     /// Messages have a time at which they disappear, and go by a recall that nobody asked for.
     DisappearingMessages = "disappearing_messages";
+    /// Each function of the cluster has a lease of its own. A node that knows one lead would take it for that of all functions.
+    FunctionLeases = "function_leases";
+    /// A node reports the devices that have acknowledged a push as a set.
+    PushReportSets = "push_report_sets";
 }
 
 impl Gate {

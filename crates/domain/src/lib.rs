@@ -11,7 +11,7 @@
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
 //! - [`feed_note`], [`feed_notes`]: what comes into the log from outside the commits of chat;
 //! - [`installation`], [`node_settings`]: which installation a node is of, and what its nodes must have set alike;
-//! - [`leadership`]: whether this node leads, and the port that says so; [`gates`]: what all nodes understand; [`end_reason`]: why a server ends by itself;
+//! - [`function`]: what one node does for all; [`leadership`]: whether this node leads it, and the port that says so; [`gates`]: what all nodes understand; [`end_reason`]: why a server ends by itself;
 //! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`], [`notification_counts`], [`failure_log`]: time, rate limits, refusals for callers, counters, and
 //!   how failures that repeat are logged.
 #![warn(missing_docs)]
@@ -30,6 +30,7 @@ pub mod expiry;
 pub mod failure_log;
 pub mod feed_note;
 pub mod feed_notes;
+pub mod function;
 pub mod gates;
 pub mod installation;
 pub mod joining;

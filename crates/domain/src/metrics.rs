@@ -1,6 +1,10 @@
 //! The metrics, in Prometheus' terms. Handles are plain atomics: counting costs no look-up.
 
-use crate::{model::Lane, notification_counts::NotificationCounts, store::StoreStats};
+use crate::{
+    model::Lane,
+    notification_counts::NotificationCounts,
+    store::{StandbyOutcome, StoreStats},
+};
 use parking_lot::RwLock;
 use prometheus_client::{
     collector::Collector,
@@ -60,6 +64,13 @@ pub struct ProviderOutcomeLabel {
     pub outcome: &'static str,
 }
 
+/// The label of the functions of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct FunctionLabel {
+    /// The function's name.
+    pub function: &'static str,
+}
+
 /// The label of consumers of the feed of events.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ConsumerLabel {
@@ -94,10 +105,11 @@ pub enum PopupOutcome {
     HeldOut = 2,
 }
 
-/// The label of decisions about popups.
+/// The label of what is counted by what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabel {
-    /// `shown`, `nothing` or `held_out`.
+    /// Of decisions about popups `shown`, `nothing` or `held_out`; of reads that a standby may serve a
+    /// [`StandbyOutcome`]'s name.
     pub outcome: &'static str,
 }
 
@@ -146,7 +158,10 @@ metrics! {
     pub struct ClusterMetrics {
         nodes: Gauge = "cluster_nodes", "Nodes whose leases run, this one included";
         /// Else 0.
-        leader: Gauge = "cluster_leader", "1 on the node that does what one does for all";
+        leader: Gauge = "cluster_leader", "1 on the node that does pushes and popups for all";
+        /// Else 0.
+        leads: Family<FunctionLabel, Gauge> = "cluster_leads", "1 on the node that does this for all, by function";
+        moves: Counter = "cluster_moves", "Functions that this node handed over to a node with less to do";
         position_lag: Gauge = "cluster_position_lag", "Commit positions found behind at the last look into the log";
         gaps: Counter = "cluster_gaps", "Looks into the log for commits that did not come over the bus in time";
         read_back: Counter = "cluster_read_back", "Commit positions read from the log instead of the bus";
@@ -284,6 +299,8 @@ metrics! {
         /// What nodes measure of each other.
         pub cluster: ClusterMetrics,
         popup_decisions: [Counter; 3],
+        /// In the order of [`StandbyOutcome::ALL`].
+        standby_reads: [Counter; StandbyOutcome::ALL.len()],
         /// How often each channel was tried. Not exported, but stored: it answers for hours that are past.
         pub notifications: NotificationCounts,
     }
@@ -336,6 +353,10 @@ impl Metrics {
         let popup_decisions =
             ["shown", "nothing", "held_out"].map(|outcome| decisions.get_or_create(&OutcomeLabel { outcome }).clone());
         registry.register("popup_decisions", "Decisions about popups, by what they came to", decisions);
+        let reads = Family::<OutcomeLabel, Counter>::default();
+        let standby_reads =
+            StandbyOutcome::ALL.map(|outcome| reads.get_or_create(&OutcomeLabel { outcome: outcome.name() }).clone());
+        registry.register("store_standby_reads", "Reads that a standby may serve, by what became of them", reads);
         let commit_seconds = seconds();
         registry.register("commit_seconds", "One batch: write and fsync", commit_seconds.clone());
         // 0.1 ms to about 6.5 s.
@@ -343,7 +364,8 @@ impl Metrics {
         registry.register("hook_seconds", "One request to the hook", hook_seconds.clone());
         let cluster = ClusterMetrics::registered(&mut registry, ());
         let (empty, notifications) = (RwLock::default(), NotificationCounts::default());
-        let by_hand = (empty, lanes, commit_seconds, hook_seconds, cluster, popup_decisions, notifications);
+        let by_hand =
+            (empty, lanes, commit_seconds, hook_seconds, cluster, popup_decisions, standby_reads, notifications);
         let metrics = Metrics::registered(&mut registry, by_hand);
         *metrics.registry.write() = registry;
         metrics
@@ -354,6 +376,9 @@ impl Metrics {
         self.store_disk_bytes.set(stats.disk_bytes as i64);
         self.store_statements.inner().store(stats.statements, std::sync::atomic::Ordering::Relaxed);
         self.store_round_trips.inner().store(stats.round_trips, std::sync::atomic::Ordering::Relaxed);
+        for (counter, count) in self.standby_reads.iter().zip(stats.standby_reads.0) {
+            counter.inner().store(count, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     /// Counts one decision.

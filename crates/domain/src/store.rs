@@ -197,10 +197,68 @@ pub struct StoreStats {
     pub timeline_bytes: u64,
     /// Journal files of the embedded store; 0 for a database.
     pub journals: u64,
-    /// Statements sent to a database, without begin and commit.
+    /// Statements sent to a database, without begin and commit, and without those of reads on standbys.
     pub statements: u64,
     /// How often an answer of the database was waited for.
     pub round_trips: u64,
+    /// What became of reads that a standby may serve; zeros without one.
+    pub standby_reads: StandbyReads,
+}
+
+/// What became of a read that a standby may serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StandbyOutcome {
+    /// The standby has answered. In all other cases the primary did.
+    Served,
+    /// The standby had not come as far as the read needed.
+    Behind,
+    /// The standby showed a commit that the primary did not confirm yet.
+    Ahead,
+    /// The standby cancelled the read, for it had to remove what the read saw.
+    Conflict,
+    /// The standby answered with an error, or not in time.
+    Failed,
+    /// All connections to the standby were in use.
+    Busy,
+    /// No standby was tried: none may be used, or all have failed just before.
+    Away,
+}
+
+impl StandbyOutcome {
+    /// All of them, in order.
+    pub const ALL: [StandbyOutcome; 7] = [
+        StandbyOutcome::Served,
+        StandbyOutcome::Behind,
+        StandbyOutcome::Ahead,
+        StandbyOutcome::Conflict,
+        StandbyOutcome::Failed,
+        StandbyOutcome::Busy,
+        StandbyOutcome::Away,
+    ];
+
+    /// As metrics spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StandbyOutcome::Served => "served",
+            StandbyOutcome::Behind => "behind",
+            StandbyOutcome::Ahead => "ahead",
+            StandbyOutcome::Conflict => "conflict",
+            StandbyOutcome::Failed => "failed",
+            StandbyOutcome::Busy => "busy",
+            StandbyOutcome::Away => "away",
+        }
+    }
+}
+
+/// How many reads came to each outcome, in the order of [`StandbyOutcome::ALL`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StandbyReads(pub [u64; StandbyOutcome::ALL.len()]);
+
+impl StandbyReads {
+    /// How many came to this outcome.
+    pub fn of(self, outcome: StandbyOutcome) -> u64 {
+        self.0[outcome as usize]
+    }
 }
 
 /// The highest numbers that were given. Some below them may belong to nobody.

@@ -233,8 +233,8 @@ const JOINED_LAST: u64 = u64::MAX;
 struct UserState {
     sessions: SmallVec<[SessionKey; 2]>,
     /// Group and official conversations whose audience the user is in.
-    conversations: Vec<ConversationNo>,
-    loading: Option<Loading>,
+    conversations: SmallVec<[ConversationNo; 2]>,
+    loading: Option<Box<Loading>>,
 }
 
 /// For whom an entry is.
@@ -270,8 +270,11 @@ impl Delivery {
         }
         self.loads += 1;
         let loading = Loading { number: self.loads, changes: FxHashMap::default() };
-        let state =
-            UserState { sessions: SmallVec::from_slice(&[session]), loading: Some(loading), ..UserState::default() };
+        let state = UserState {
+            sessions: SmallVec::from_slice(&[session]),
+            loading: Some(Box::new(loading)),
+            ..UserState::default()
+        };
         let index = self.users.insert((user, state));
         self.by_no.insert(user, index);
         BindOutcome::NeedsMemberships(self.loads)
@@ -287,7 +290,7 @@ impl Delivery {
     ) -> Option<(SmallVec<[SessionKey; 2]>, [Position; LANES])> {
         let &index = self.by_no.get(&user)?;
         let (_, state) = &mut self.users[index];
-        let Loading { changes, .. } = state.loading.take_if(|loading| loading.number == number)?;
+        let Loading { changes, .. } = *state.loading.take_if(|loading| loading.number == number)?;
         let sessions = state.sessions.clone();
         let positions = self.positions;
         let kept = memberships.into_iter().filter(|read| read.joined_after <= positions[read.lane as usize]);

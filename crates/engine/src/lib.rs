@@ -91,7 +91,7 @@ use tidings_domain::{
     end_reason::EndReason,
     feed_notes::FeedNotes,
     gates::OpenGates,
-    leadership::{Leadership, Term},
+    leadership::{Leads, Term},
     metrics::Metrics,
     model::{LANES, Position},
     store::Store,
@@ -141,7 +141,7 @@ pub struct Engine {
     /// Locked while messages for a later time change.
     schedule: parking_lot::Mutex<Option<engine::scheduled::Schedule>>,
     expiring: parking_lot::Mutex<Option<engine::expiring::Expiring>>,
-    lead: Leadership,
+    leads: Leads,
     /// What every node reads, and this one may therefore write.
     pub gates: Arc<OpenGates>,
     pub feed_notes: Arc<FeedNotes>,
@@ -161,7 +161,7 @@ pub(crate) struct Core {
     pub(crate) committer: Arc<Committer>,
     pub(crate) hub: Arc<dyn Hub>,
     pub(crate) shards: Arc<Shards>,
-    pub(crate) lead: Leadership,
+    pub(crate) leads: Leads,
     pub(crate) gates: Arc<OpenGates>,
     pub(crate) feed_notes: Arc<FeedNotes>,
 }

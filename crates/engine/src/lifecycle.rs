@@ -40,8 +40,9 @@ use tidings_domain::{
     clock::Clock,
     end_reason::EndReason,
     feed_notes::FeedNotes,
+    function::Function,
     gates::OpenGates,
-    leadership::{LeaderElection, Leadership},
+    leadership::{LeaderElection, Leads},
     metrics::Metrics,
     model::*,
     rate::Gcra,
@@ -117,12 +118,12 @@ impl Engine {
             streams: streams.clone(),
             metrics: metrics.clone(),
         }));
-        let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
+        let leads = Leads::new(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
         let also = if config.events_keep.is_zero() { Vec::new() } else { config.events_also.clone() };
         let always = Some(EventType::ScheduledFailed).filter(|_| !config.events_keep.is_zero());
         let also = also.into_iter().chain(always).collect();
         let feed_notes = Arc::new(FeedNotes::new(also, gates.clone(), clock.clone(), boot));
-        let core = Core { store, clock, metrics, directory, committer, hub, shards, lead, gates, feed_notes };
+        let core = Core { store, clock, metrics, directory, committer, hub, shards, leads, gates, feed_notes };
         let push = core.start_push(&config, cluster.as_ref(), peer_inbox);
         let popups = core.start_popups(&config, boot, &push);
         let presence_worker = core.start_presence(&presence, cluster.as_ref());
@@ -132,7 +133,7 @@ impl Engine {
         let desk_worker = desks::worker::start(core.clone());
         let appends_per_second = config.streams.appends_per_second;
         let limits = ConversationLimiters::new(&config.limits, &core.clock);
-        let Core { store, clock, metrics, directory, committer, hub, shards, lead, gates, feed_notes } = core;
+        let Core { store, clock, metrics, directory, committer, hub, shards, leads, gates, feed_notes } = core;
         let engine = Arc::new(Engine {
             append_rate: SendLimiter::new(appends_per_second, appends_per_second, clock.clone()),
             signal_rate: UserLimiter::new(
@@ -160,7 +161,7 @@ impl Engine {
             gates,
             hub,
             lanes,
-            lead,
+            leads,
             limits,
             list_changes,
             metrics,
@@ -204,6 +205,7 @@ impl Engine {
         self.draining.store(true, Ordering::Relaxed);
         self.directory.wake_waiting();
         self.push.begin_drain();
+        self.cluster.iter().for_each(|cluster| cluster.nodes.begin_drain());
     }
 
     pub fn is_draining(&self) -> bool {
@@ -293,7 +295,7 @@ impl Core {
     fn start_push(&self, config: &EngineConfig, cluster: Option<&Cluster>, inbox: PeerInbox) -> Arc<PushHandle> {
         let parts = PushParts {
             config: config.push.clone(),
-            lead: self.lead.clone(),
+            lead: self.leads.of(Function::Push),
             transport: cluster.map(Cluster::push_transport),
             store: self.store.clone(),
             clock: self.clock.clone(),
@@ -310,7 +312,7 @@ impl Core {
         PopupService::start(PopupParts {
             config: config.popups.clone(),
             boot,
-            lead: self.lead.clone(),
+            lead: self.leads.of(Function::Push),
             store: self.store.clone(),
             clock: self.clock.clone(),
             users: self.popup_users(),

@@ -20,6 +20,7 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
+use tidings_domain::function::Function;
 
 /// Handshakes at once; each takes a thread for a moment.
 const HANDSHAKES_MAX: usize = 64;
@@ -120,7 +121,8 @@ impl LinkAcceptor {
     fn attach(&self, mut socket: TcpStream) -> Result<(), HandshakeError> {
         let hello = handshake::receive(&mut socket, &self.config.secret, rand::random())?;
         if !self.session_server.engine().push.is_leader() {
-            let leader = self.session_server.engine().cluster.as_ref().and_then(|cluster| cluster.nodes.leader());
+            let leader =
+                self.session_server.engine().cluster.as_ref().and_then(|cluster| cluster.nodes.leader(Function::Push));
             handshake::send_redirect(&mut socket, &leader.map(|leader| leader.link).unwrap_or_default());
             return Ok(());
         }

@@ -46,16 +46,22 @@ const ITEM_BYTES: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct OutboundQueue {
+    /// Absent while nothing waits, as in most sessions most of the time.
+    waiting: Option<Box<Waiting>>,
+    /// The client asked for compact entries. Set before the first block.
+    pub(crate) is_compact: bool,
+}
+
+#[derive(Default)]
+struct Waiting {
     items: VecDeque<Item>,
     /// Bytes of the last write that the kernel did not take.
     unwritten: Vec<u8>,
     queued_bytes: usize,
     /// Of these, bytes that are in memory once for all sessions that they are queued for.
     shared_bytes: usize,
-    /// The client asked for compact entries. Set before the first block.
-    pub(crate) is_compact: bool,
     /// Set while the kernel's buffer is full: what waits here counts against the budget of all connections.
-    holding: Option<Box<Holding>>,
+    holding: Option<Holding>,
 }
 
 /// How a flush ended.
@@ -70,82 +76,79 @@ pub(crate) enum FlushOutcome {
 }
 
 impl OutboundQueue {
+    fn waiting(&mut self) -> &mut Waiting {
+        self.waiting.get_or_insert_default()
+    }
+
     pub(crate) fn queue_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position) {
+        let bytes = block.entries_json(self.is_compact).len();
+        let waiting = self.waiting();
         // Other frames may stand between two blocks of one fan-out: that the user left one of the conversations. The search
         // passes each of them once, since from here on this block is the last.
-        let last = self.items.iter_mut().rev().find(|item| matches!(item, Item::Block { .. }));
+        let last = waiting.items.iter_mut().rev().find(|item| matches!(item, Item::Block { .. }));
         if let Some(Item::Block { lane: last_lane, through: last_through, has_more, .. }) = last {
             *has_more = (*last_lane, *last_through) == (lane, through);
         }
-        self.items.push_back(Item::Block { block: block.clone(), lane, through, has_more: false });
-        self.add_shared(block.entries_json(self.is_compact).len());
-    }
-
-    fn add_shared(&mut self, bytes: usize) {
-        self.queued_bytes += bytes;
-        self.shared_bytes += bytes;
-        self.report();
-    }
-
-    fn take_shared(&mut self, bytes: usize) {
-        self.queued_bytes -= bytes;
-        self.shared_bytes -= bytes;
+        waiting.items.push_back(Item::Block { block: block.clone(), lane, through, has_more: false });
+        waiting.add_shared(bytes);
     }
 
     /// Counts against a budget from now on, until a flush has written everything.
     pub(crate) fn hold(&mut self, holding: impl FnOnce() -> Holding) {
-        self.holding.get_or_insert_with(|| Box::new(holding()));
-        self.report();
-    }
-
-    /// Reports the memory of what waits, without what other sessions share.
-    fn report(&mut self) {
-        if self.holding.is_some() {
-            let bytes = self.queued_bytes() - self.shared_bytes;
-            self.holding.iter_mut().for_each(|holding| holding.set(bytes));
-        }
+        let waiting = self.waiting();
+        waiting.holding.get_or_insert_with(holding);
+        waiting.report();
     }
 
     pub(crate) fn queue_push(&mut self, frame: &Arc<PushFrame>) {
-        self.items.push_back(Item::Push(frame.clone()));
-        self.add_shared(frame.json.len());
+        let waiting = self.waiting();
+        waiting.items.push_back(Item::Push(frame.clone()));
+        waiting.add_shared(frame.json.len());
     }
 
     pub(crate) fn queue_frame(&mut self, frame: Vec<u8>) {
-        self.queued_bytes += frame.len();
-        self.items.push_back(Item::Frame(frame.into()));
-        self.report();
+        let waiting = self.waiting();
+        waiting.queued_bytes += frame.len();
+        waiting.items.push_back(Item::Frame(frame.into()));
+        waiting.report();
     }
 
     pub(crate) fn queue_shared(&mut self, frame: &Arc<[u8]>) {
-        self.items.push_back(Item::Shared(frame.clone()));
-        self.add_shared(frame.len());
+        let waiting = self.waiting();
+        waiting.items.push_back(Item::Shared(frame.clone()));
+        waiting.add_shared(frame.len());
     }
 
     /// Ends an event stream: nothing is queued after it.
     pub(crate) fn queue_end(&mut self) {
-        self.items.push_back(Item::End);
+        self.waiting().items.push_back(Item::End);
     }
 
     /// Queues frames ahead of everything that waits, in their order: missed entries before live ones.
     pub(crate) fn queue_front(&mut self, frames: Vec<Vec<u8>>) {
-        for frame in frames.into_iter().rev() {
-            self.queued_bytes += frame.len();
-            self.items.push_front(Item::Frame(frame.into()));
+        if frames.is_empty() {
+            return;
         }
-        self.report();
+        let waiting = self.waiting();
+        for frame in frames.into_iter().rev() {
+            waiting.queued_bytes += frame.len();
+            waiting.items.push_front(Item::Frame(frame.into()));
+        }
+        waiting.report();
     }
 
     /// Drops all items that are not partly written: the session is being closed, and its client will resume.
     pub(crate) fn clear_queued(&mut self) {
-        self.items = VecDeque::new();
-        (self.queued_bytes, self.shared_bytes) = (self.unwritten.len(), 0);
-        self.report();
+        if let Some(waiting) = &mut self.waiting {
+            waiting.items = VecDeque::new();
+            (waiting.queued_bytes, waiting.shared_bytes) = (waiting.unwritten.len(), 0);
+            waiting.report();
+        }
     }
 
     /// Memory that the queue takes, about. It counts the items' overhead: a heartbeat of two bytes takes far more.
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.queued_bytes + self.items.len() * ITEM_BYTES
+        self.waiting.as_ref().map_or(0, |waiting| waiting.bytes())
     }
 
     /// Writes everything that waits. `cursor` is the session's and moves with the entries put in frames; `scratch` is a
@@ -157,12 +160,49 @@ impl OutboundQueue {
         cursor: &mut Cursor,
         scratch: &mut Vec<u8>,
     ) -> (FlushOutcome, usize, u64) {
-        let flushed = self.write_all(socket, protocol, cursor, scratch);
-        match flushed.0 {
-            FlushOutcome::Complete => self.holding = None,
-            FlushOutcome::Blocked | FlushOutcome::Disconnected => self.report(),
+        let (mut flushed, mut written, mut writes) = (FlushOutcome::Complete, 0, 0);
+        if let Some(waiting) = &mut self.waiting {
+            (flushed, written, writes) = waiting.write_all(socket, protocol, cursor, scratch, self.is_compact);
         }
-        flushed
+        if flushed == FlushOutcome::Complete {
+            // A transport that encrypts may hold the last chunk.
+            flushed = match socket.flush() {
+                Ok(()) => FlushOutcome::Complete,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => FlushOutcome::Blocked,
+                Err(_) => FlushOutcome::Disconnected,
+            };
+        }
+        match (flushed, &mut self.waiting) {
+            (FlushOutcome::Complete, _) => self.waiting = None,
+            (_, Some(waiting)) => waiting.report(),
+            (_, None) => {}
+        }
+        (flushed, written, writes)
+    }
+}
+
+impl Waiting {
+    fn add_shared(&mut self, bytes: usize) {
+        self.queued_bytes += bytes;
+        self.shared_bytes += bytes;
+        self.report();
+    }
+
+    fn take_shared(&mut self, bytes: usize) {
+        self.queued_bytes -= bytes;
+        self.shared_bytes -= bytes;
+    }
+
+    fn bytes(&self) -> usize {
+        self.queued_bytes + self.items.len() * ITEM_BYTES
+    }
+
+    /// Reports the memory of what waits, without what other sessions share.
+    fn report(&mut self) {
+        let bytes = self.bytes() - self.shared_bytes;
+        if let Some(holding) = &mut self.holding {
+            holding.set(bytes);
+        }
     }
 
     fn write_all(
@@ -171,6 +211,7 @@ impl OutboundQueue {
         protocol: Protocol,
         cursor: &mut Cursor,
         scratch: &mut Vec<u8>,
+        is_compact: bool,
     ) -> (FlushOutcome, usize, u64) {
         let mut written = 0;
         let mut writes = 0;
@@ -186,7 +227,7 @@ impl OutboundQueue {
         }
         while !self.items.is_empty() {
             scratch.clear();
-            self.fill(protocol, cursor, scratch);
+            self.fill(protocol, cursor, scratch, is_compact);
             let (flushed, n) = self.write(socket, scratch);
             written += n;
             writes += 1;
@@ -194,19 +235,11 @@ impl OutboundQueue {
                 return (flushed, written, writes);
             }
         }
-        // Most sessions are idle most of the time: capacity for a few items would double their state.
-        self.items = VecDeque::new();
-        // A transport that encrypts may hold the last chunk.
-        let flushed = match socket.flush() {
-            Ok(()) => FlushOutcome::Complete,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => FlushOutcome::Blocked,
-            Err(_) => FlushOutcome::Disconnected,
-        };
-        (flushed, written, writes)
+        (FlushOutcome::Complete, written, writes)
     }
 
     /// Puts what waits in `scratch`, up to about the size of one write; on an event stream as one chunk.
-    fn fill(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
+    fn fill(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>, is_compact: bool) {
         let is_chunked = protocol == Protocol::EventStream(BodyFraming::Chunked);
         if is_chunked {
             scratch.resize(CHUNK_SIZE_DIGITS, b'0');
@@ -216,7 +249,7 @@ impl OutboundQueue {
         let mut is_end = false;
         while scratch.len() < FRAME_BYTES_TARGET && !is_end {
             if let Some(Item::Block { .. }) = self.items.front() {
-                self.put_messages_frame(protocol, cursor, scratch);
+                self.put_messages_frame(protocol, cursor, scratch, is_compact);
                 continue;
             }
             match self.items.pop_front() {
@@ -258,7 +291,7 @@ impl OutboundQueue {
     /// Puts one `messages` frame of the blocks at the front into `scratch`. It ends where a fan-out ends or another frame
     /// stands between. A frame that ends within a fan-out carries the cursor from before the fan-out: a client that
     /// resumes from there gets the first part again, which it recognizes by `seq`, and the rest.
-    fn put_messages_frame(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
+    fn put_messages_frame(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>, is_compact: bool) {
         let mut bytes = 0;
         let mut count = 0;
         let mut within_fanout = false;
@@ -267,7 +300,7 @@ impl OutboundQueue {
             if bytes >= FRAME_BYTES_TARGET && !within_fanout {
                 break;
             }
-            bytes += block.entries_json(self.is_compact).len();
+            bytes += block.entries_json(is_compact).len();
             count += 1;
             within_fanout = *has_more;
             if !within_fanout {
@@ -275,7 +308,7 @@ impl OutboundQueue {
             }
         }
         self.take_shared(bytes);
-        let (cursor, is_compact) = (&*cursor, self.is_compact);
+        let cursor = &*cursor;
         put_frame_of(protocol, scratch, cursor, |out| {
             put_messages_opening(out, cursor);
             for (at, item) in self.items.drain(..count).enumerate() {

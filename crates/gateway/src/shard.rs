@@ -57,7 +57,7 @@ use crossbeam_channel::Receiver;
 use links::Link;
 use mio::{Events, Poll};
 use probing::ProbePolicy;
-use push_delivery::PushScan;
+use push_delivery::{PushScan, WaitingReports};
 use scheduler::FlushScheduler;
 use session_listing::SessionListing;
 use slab::Slab;
@@ -120,6 +120,7 @@ pub(crate) struct Shard {
     draining: bool,
     /// The push to many devices that is under way.
     push_scan: Option<PushScan>,
+    push_reports: WaitingReports,
     stopping: bool,
 }
 
@@ -152,6 +153,7 @@ impl Shard {
             started: Instant::now(),
             draining: false,
             push_scan: None,
+            push_reports: WaitingReports::default(),
             stopping: false,
             parts,
         }
@@ -169,6 +171,7 @@ impl Shard {
             self.read_links();
             self.process_fanouts();
             self.process_pushes();
+            self.hand_over_due_reports();
             // Behind all that may begin a session's chat: what is left here would wait for the next turn, and nothing wakes that.
             self.read_memberships();
             self.check_timeouts();
@@ -203,7 +206,8 @@ impl Shard {
             if busy(self) {
                 wake.asleep.store(false, Ordering::SeqCst);
             } else {
-                timeout = self.scheduler.time_until_due().map_or(TICK, |due| due.min(TICK));
+                let due = [self.scheduler.time_until_due(), self.push_reports.time_until_due()];
+                timeout = due.into_iter().flatten().min().map_or(TICK, |due| due.min(TICK));
             }
         }
         if let Err(error) = self.parts.poll.poll(events, Some(timeout))
@@ -350,7 +354,7 @@ impl Shard {
         if !connection.transport.is_virtual() {
             self.parts.open.leave();
         }
-        connection.transport.end(self.parts.poll.registry());
+        connection.transport.end();
     }
 
     /// Takes a connection out of this shard for another one: its transport, and nothing else of its state.

@@ -12,7 +12,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 const SLOTS: usize = 4_096;
 
 pub(crate) struct TimerWheel {
-    slots: Vec<Vec<usize>>,
+    /// Keys of slabs, of which no shard holds four billion.
+    slots: Vec<Vec<u32>>,
     /// The next tick whose entries come up.
     now: u32,
 }
@@ -26,7 +27,7 @@ impl TimerWheel {
     /// the tick at which it will come up.
     pub(crate) fn put(&mut self, key: usize, tick: u32) -> u32 {
         let tick = tick.clamp(self.now, self.now + SLOTS as u32 - 1);
-        self.slots[tick as usize % SLOTS].push(key);
+        self.slots[tick as usize % SLOTS].push(key as u32);
         tick
     }
 
@@ -35,7 +36,10 @@ impl TimerWheel {
         let mut due = Vec::new();
         while self.now <= tick {
             let now = self.now;
-            due.extend(self.slots[now as usize % SLOTS].drain(..).map(|key| (now, key)));
+            // The slot keeps no memory: the busiest tick would count once for each slot of the round.
+            due.extend(
+                std::mem::take(&mut self.slots[now as usize % SLOTS]).into_iter().map(|key| (now, key as usize)),
+            );
             self.now += 1;
         }
         due

@@ -60,11 +60,10 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Makes the socket non-blocking and registers it with the poll.
+    /// Registers the socket with the poll. It neither blocks nor delays: the listener's socket was made so ([`tidings_listen::socket::listen`]),
+    /// and each that it accepts is like it.
     pub(crate) fn register(socket: MaybeTlsSocket, registry: &Registry, key: usize) -> io::Result<Self> {
         let prepare = |socket: std::net::TcpStream| {
-            socket.set_nonblocking(true)?;
-            socket.set_nodelay(true)?;
             let mut socket = TcpStream::from_std(socket);
             registry.register(&mut socket, Token(key), Interest::READABLE | Interest::WRITABLE)?;
             Ok::<_, io::Error>(socket)
@@ -89,11 +88,8 @@ impl Transport {
         }
     }
 
-    /// Ends the connection.
-    pub(crate) fn end(mut self, registry: &Registry) {
-        if let Some(socket) = self.socket() {
-            let _ = registry.deregister(socket);
-        }
+    /// Ends the connection. A poll forgets a socket that is closed.
+    pub(crate) fn end(mut self) {
         if let Transport::Link(end) = &mut self {
             end.close();
         }

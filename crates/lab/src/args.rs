@@ -5,9 +5,7 @@ pub use crate::{
     bare_server::BareServerArgs,
     broadcast::BroadcastArgs,
     brokers::{BrokersArgs, ComparedServer},
-    ceiling::CeilingArgs,
     chaos::args::ChaosArgs,
-    cluster_cost::args::ClusterCostArgs,
     compare::CompareArgs,
     crash::CrashArgs,
     device_commands::{ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
@@ -69,8 +67,6 @@ pub enum Bench {
     Chaos(ChaosArgs),
     /// The leader of a cluster is killed again and again, or nodes are frozen: how long others wait
     Leader(LeaderArgs),
-    /// What a message costs Redis and PostgreSQL, compared with an inbox per member written one by one
-    ClusterCost(ClusterCostArgs),
     /// Devices bind, stay with heartbeats, and what that costs
     Connect(ConnectArgs),
     /// All devices disconnect at once and reconnect at once, compared with a loop that only accepts
@@ -91,8 +87,6 @@ pub enum Bench {
     PopupCrash(PopupCrashArgs),
     /// The same load on servers that others wrote: nats-server, mosquitto, and a loop that only writes
     Brokers(BrokersArgs),
-    /// The lab measures itself: several times a load of Tidings on a loop that only writes
-    Ceiling(CeilingArgs),
     /// Lend this machine to a bench that runs elsewhere with `--agents`
     Agent(AgentArgs),
     #[command(hide = true)]
@@ -125,6 +119,27 @@ impl Bench {
         )
     }
 
+    /// Whether it is a scenario, and so has parts that are named and counted alike.
+    pub(crate) fn is_a_scenario(&self) -> bool {
+        matches!(
+            self,
+            Bench::Run(_)
+                | Bench::Group(_)
+                | Bench::Broadcast(_)
+                | Bench::Replay(_)
+                | Bench::Streams(_)
+                | Bench::Direct(_)
+                | Bench::Isolation(_)
+                | Bench::Events(_)
+                | Bench::Connect(_)
+                | Bench::Storm(_)
+                | Bench::Failover(_)
+                | Bench::Exceptions(_)
+                | Bench::Push(_)
+                | Bench::Popup(_)
+        )
+    }
+
     /// Whether a scenario may name it as one of its commands: all that load a server, and no scenario.
     pub(crate) fn can_be_part_of_a_scenario(&self) -> bool {
         !matches!(
@@ -154,7 +169,6 @@ impl Bench {
             Bench::Isolation(args) => Some(&args.target),
             Bench::Events(args) => Some(&args.target),
             Bench::Brokers(args) => Some(&args.target),
-            Bench::Ceiling(args) => Some(&args.target),
             Bench::Popup(args) => Some(&args.target),
             Bench::PopupCaps(args) => Some(&args.target),
             Bench::Connect(args) => Some(&args.devices.target),

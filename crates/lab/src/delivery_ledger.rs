@@ -2,29 +2,28 @@
 //! servers that others wrote, which have no `seq`.
 
 use crate::{
-    latency::{Percentiles, curve_of, new_histogram, record},
     live::LiveCounts,
-    series::SeriesRecorder,
+    load_times::LoadTimes,
+    problems::Problems,
     worker_protocol::{Outcome, RefusalCounts},
 };
-use hdrhistogram::Histogram;
 use std::{collections::HashSet, io::Write};
 
 /// What a marker begins with.
 const MARKER: &str = "lab.";
-const PROBLEMS_MAX: usize = 5;
 
 /// What payloads of a phase begin with: a text of letters, digits and dots, which is the same in JSON. The message's number, that of
 /// its sender and that among the sender's messages follow: `lab.RUN.PHASE.NUMBER.SENDER.OF_SENDER.`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marking {
     pub(crate) run: String,
     pub(crate) phase: u32,
 }
 
 /// Who gets what is published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Audience {
+    #[default]
     Everybody,
     /// What sender `n` publishes is for receiver `n` alone.
     Pairs,
@@ -53,6 +52,7 @@ enum Identity {
 
 /// Senders' messages keep their order at each receiver. No order is asked of messages of different senders: MQTT and NATS
 /// promise none.
+#[derive(Default)]
 pub(crate) struct Ledger {
     marking: Marking,
     audience: Audience,
@@ -75,14 +75,11 @@ pub(crate) struct Ledger {
     answers: u64,
     refused: u64,
     refused_by_code: RefusalCounts,
-    latency: Histogram<u64>,
-    acknowledged: Histogram<u64>,
-    lateness: Histogram<u64>,
+    pub(crate) times: LoadTimes,
     rounds: Vec<f64>,
     start: u64,
     last_delivery: u64,
-    pub(crate) series: SeriesRecorder,
-    problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     scratch: Vec<u8>,
 }
 
@@ -118,27 +115,12 @@ impl Ledger {
             audience,
             per_message,
             body_bytes,
-            published: Vec::new(),
             sent_by: vec![Vec::new(); senders],
             next,
-            skipped: HashSet::new(),
-            outstanding: 0,
-            delivered: 0,
-            doubled: 0,
-            out_of_order: 0,
-            altered: 0,
-            answers: 0,
-            refused: 0,
-            refused_by_code: RefusalCounts::new(),
-            latency: new_histogram(),
-            acknowledged: new_histogram(),
-            lateness: new_histogram(),
-            rounds: Vec::new(),
+            times: LoadTimes::from(start),
             start,
             last_delivery: start,
-            series: SeriesRecorder::new(start),
-            problems: Vec::new(),
-            scratch: Vec::new(),
+            ..Ledger::default()
         }
     }
 
@@ -159,9 +141,7 @@ impl Ledger {
             answered: false,
         });
         self.outstanding += usize::from(missing > 0);
-        record(&mut self.lateness, free_since, now);
-        self.series.planned(planned);
-        self.series.sent(now, now.saturating_sub(free_since));
+        self.times.begun(planned, now, now.saturating_sub(free_since));
         payload.clear();
         self.put_payload(number as usize, payload);
         number
@@ -181,9 +161,8 @@ impl Ledger {
     pub(crate) fn answer(&mut self, number: u32, now: u64) {
         let published = &mut self.published[number as usize];
         if !std::mem::replace(&mut published.answered, true) {
-            record(&mut self.acknowledged, published.planned, now);
+            self.times.acknowledged(published.planned, now);
             self.answers += 1;
-            self.series.acknowledged(now);
         }
     }
 
@@ -196,7 +175,7 @@ impl Ledger {
             if published.missing == self.per_message && published.missing > 0 {
                 self.outstanding -= 1;
             }
-            self.note(format!("refused message {number}: {why}"));
+            self.problems.note(format!("refused message {number}: {why}"));
         }
     }
 
@@ -206,20 +185,23 @@ impl Ledger {
             Identity::Message(number) => number,
             Identity::Earlier => {
                 self.doubled += 1;
-                return self.note(format!("receiver {receiver} got a message of an earlier phase once that was over"));
+                return self
+                    .problems
+                    .note(format!("receiver {receiver} got a message of an earlier phase once that was over"));
             }
             Identity::Unknown => {
                 self.altered += 1;
                 let shown = String::from_utf8_lossy(&payload[..payload.len().min(60)]).into_owned();
                 let bytes = payload.len();
                 return self
+                    .problems
                     .note(format!("receiver {receiver} got a payload of {bytes} bytes that nobody sent: {shown}"));
             }
         };
         let Published { sender, of_sender, .. } = self.published[number];
         if self.audience == Audience::Pairs && sender as usize != receiver {
             self.altered += 1;
-            return self.note(format!("receiver {receiver} got a message that is for receiver {sender}"));
+            return self.problems.note(format!("receiver {receiver} got a message that is for receiver {sender}"));
         }
         let place = match self.audience {
             Audience::Everybody => receiver * self.sent_by.len() + sender as usize,
@@ -230,10 +212,11 @@ impl Ledger {
         if of_sender < expected {
             if self.skipped.remove(&key(of_sender)) {
                 self.out_of_order += 1;
-                self.note(format!("receiver {receiver} got message {of_sender} of sender {sender} after a later one"));
+                self.problems
+                    .note(format!("receiver {receiver} got message {of_sender} of sender {sender} after a later one"));
             } else {
                 self.doubled += 1;
-                self.note(format!("receiver {receiver} got message {of_sender} of sender {sender} twice"));
+                self.problems.note(format!("receiver {receiver} got message {of_sender} of sender {sender} twice"));
                 return;
             }
         } else {
@@ -243,8 +226,7 @@ impl Ledger {
         self.delivered += 1;
         self.last_delivery = now;
         let published = &mut self.published[number];
-        record(&mut self.latency, published.planned, now);
-        self.series.delivered(published.planned, now);
+        self.times.delivered(published.planned, now);
         // It was no longer waited for.
         if published.refused && published.missing == self.per_message {
             self.outstanding += 1;
@@ -277,12 +259,6 @@ impl Ledger {
         if is_whole { Identity::Message(number) } else { Identity::Unknown }
     }
 
-    pub(crate) fn note(&mut self, problem: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(problem);
-        }
-    }
-
     /// What changes while something still happens.
     pub(crate) fn progress(&self) -> (u64, u64, u64) {
         (self.delivered, self.answers, self.refused)
@@ -313,7 +289,7 @@ impl Ledger {
         let committed = self.published.iter().filter(is_expected).count() as u64;
         let expected = committed * u64::from(self.per_message);
         if let Some((receiver, sender, number)) = self.first_missing() {
-            self.note(format!("receiver {receiver} never got message {number} of sender {sender}"));
+            self.problems.note(format!("receiver {receiver} never got message {number} of sender {sender}"));
         }
         Outcome {
             planned: sent,
@@ -328,15 +304,9 @@ impl Ledger {
             out_of_order: self.out_of_order,
             altered: self.altered,
             seconds: self.last_delivery.saturating_sub(self.start).max(1) as f64 / 1e9,
-            latency: Percentiles::of(&self.latency),
-            latency_curve: curve_of(&self.latency),
-            acknowledged: Percentiles::of(&self.acknowledged),
-            acknowledged_curve: curve_of(&self.acknowledged),
-            lateness: Percentiles::of(&self.lateness),
-            series: self.series.series(),
             rounds: if is_rounds { self.rounds } else { Vec::new() },
             problems: self.problems,
-            ..Outcome::default()
+            ..Outcome::of_times(&self.times)
         }
     }
 

@@ -3,14 +3,59 @@
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Serialize};
 
-/// An empty histogram of latencies up to an hour, in microseconds, with three significant digits.
-pub(crate) fn new_histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("these bounds are valid")
+/// Latencies up to an hour, in microseconds, with three significant digits.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Latencies(Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Latencies(Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("these bounds are valid"))
+    }
 }
 
-/// Records the time from `start` to `end`, both in nanoseconds.
-pub(crate) fn record(histogram: &mut Histogram<u64>, start: u64, end: u64) {
-    histogram.saturating_record((end.saturating_sub(start) / 1_000).max(1));
+impl Latencies {
+    /// Records the time from `start` to `end`, both in nanoseconds.
+    pub(crate) fn record(&mut self, start: u64, end: u64) {
+        self.0.saturating_record((end.saturating_sub(start) / 1_000).max(1));
+    }
+
+    pub(crate) fn add(&mut self, counts: &HistogramCounts) {
+        counts.add_to(&mut self.0);
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn counts(&self) -> HistogramCounts {
+        HistogramCounts::of(&self.0)
+    }
+
+    /// Five points for each halving of what remains, as HDR histograms are usually plotted.
+    pub(crate) fn curve(&self) -> Curve {
+        if self.is_empty() {
+            return Curve::new();
+        }
+        let steps = self.0.iter_quantiles(5);
+        steps.map(|step| (step.quantile_iterated_to() * 100.0, step.value_iterated_to() as f64 / 1e3)).collect()
+    }
+
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        let at = |quantile: f64| self.0.value_at_quantile(quantile) as f64 / 1e3;
+        Percentiles {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            max: self.0.max() as f64 / 1e3,
+            mean: if self.is_empty() { 0.0 } else { self.0.mean() / 1e3 },
+        }
+    }
 }
 
 /// A histogram on its way to another process: each recorded value and how often, one after the other. Nothing is lost: the
@@ -29,18 +74,17 @@ impl HistogramCounts {
     }
 
     pub(crate) fn percentiles(&self) -> Percentiles {
-        Percentiles::of(&self.histogram())
+        self.latencies().percentiles()
     }
 
     pub(crate) fn curve(&self) -> Curve {
-        curve_of(&self.histogram())
+        self.latencies().curve()
     }
 
-    /// Of latencies.
-    fn histogram(&self) -> Histogram<u64> {
-        let mut histogram = new_histogram();
-        self.add_to(&mut histogram);
-        histogram
+    fn latencies(&self) -> Latencies {
+        let mut latencies = Latencies::default();
+        latencies.add(self);
+        latencies
     }
 
     /// Adds all values to a histogram of the same bounds and digits.
@@ -57,17 +101,6 @@ impl HistogramCounts {
 /// Points of a percentile curve, to p100: the percentile (0 to 100) and the latency in milliseconds.
 pub type Curve = Vec<(f64, f64)>;
 
-/// The curve of a histogram of microseconds: five points for each halving of what remains, as HDR histograms are usually plotted.
-pub(crate) fn curve_of(histogram: &Histogram<u64>) -> Curve {
-    if histogram.is_empty() {
-        return Curve::new();
-    }
-    histogram
-        .iter_quantiles(5)
-        .map(|step| (step.quantile_iterated_to() * 100.0, step.value_iterated_to() as f64 / 1e3))
-        .collect()
-}
-
 /// Percentiles of a latency, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
@@ -81,43 +114,27 @@ pub struct Percentiles {
     pub mean: f64,
 }
 
-impl Percentiles {
-    /// From a histogram of microseconds.
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
-        let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        Percentiles {
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p99_9: at(0.999),
-            p99_99: at(0.9999),
-            max: histogram.max() as f64 / 1e3,
-            mean: if histogram.is_empty() { 0.0 } else { histogram.mean() / 1e3 },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn histograms_of_two_processes_add_up_to_that_of_one() {
-        let (mut first, mut second, mut whole) = (new_histogram(), new_histogram(), new_histogram());
+        let (mut first, mut second, mut whole) = (Latencies::default(), Latencies::default(), Latencies::default());
         for n in 0..20_000_u64 {
             // From microseconds to beyond the bound of an hour.
             let (start, end) = (0, n.pow(3) * 1_000);
-            record(if n % 3 == 0 { &mut first } else { &mut second }, start, end);
-            record(&mut whole, start, end);
+            if n % 3 == 0 { &mut first } else { &mut second }.record(start, end);
+            whole.record(start, end);
         }
-        let mut merged = new_histogram();
+        let mut merged = Latencies::default();
         for part in [&first, &second] {
-            let line = serde_json::to_string(&HistogramCounts::of(part)).unwrap_or_default();
+            let line = serde_json::to_string(&part.counts()).unwrap_or_default();
             let counts: HistogramCounts = serde_json::from_str(&line).unwrap_or_default();
-            counts.add_to(&mut merged);
+            merged.add(&counts);
         }
         assert!(merged == whole && merged.len() == 20_000);
-        assert_eq!(curve_of(&merged), curve_of(&whole));
-        assert_eq!(Percentiles::of(&merged), Percentiles::of(&whole));
+        assert_eq!(merged.curve(), whole.curve());
+        assert_eq!(merged.percentiles(), whole.percentiles());
     }
 }

@@ -5,14 +5,14 @@
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`, `events`: commands that are scenarios with other values;
-//! - `crash`, `chaos`, `cluster_cost`: one file or folder per command;
+//! - `crash`, `chaos`, `leader`: one file or folder per command;
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
 //! - `server`, `setup`, `load_client`, `message_clients`: the server under test, its users and groups, the load client's process as the bench
 //!   sees it, and who sends and receives messages;
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
-//! - `fleet`: load clients on several machines as one; `agent`: such a machine; `phase_part`, `clock`: what both agree on;
+//! - `load_generators`: load clients on several machines as one; `agent`: such a machine; `phase_part`, `clock`: what both agree on;
 //! - `client_engine`: the event loop and the protocols that every load client is built on;
 //! - [`worker`]: the load client for messages, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
@@ -22,18 +22,19 @@
 //! - `offline_push`: fakes of the app's webhook and of providers' services, and counts of what members who are offline are told;
 //! - `topology`: a cluster as local processes;
 //! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
-//! - `bare_server`: a loop that only writes, the baseline of messages; `bare_load`: a load on it; `ceiling`: how much of it the lab keeps up;
+//! - `bare_server`: a loop that only writes, the baseline of messages; `bare_load`: a load on it;
 //! - `brokers`: the same load on servers that others wrote;
 //! - `driver`: servers that others wrote, described by a file; `delivery_ledger`: the verifier of servers without a `seq`;
 //! - `rate_profile`: rates that change over time, and the planned times that follow;
-//! - `latency`, `series`, `sampler`, `kernel`: histograms and percentiles, figures over time, samples of the processes and of the
-//!   kernel's counters;
-//! - `live`: the curves of what runs, on the terminal;
+//! - `latency`, `series`, `load_times`, `sampler`, `kernel`: histograms and percentiles, figures over time, both of one load, samples
+//!   of the processes and of the kernel's counters;
+//! - `live`: the curves of what runs, on the terminal; `otlp`: the same figures, sent to a collector;
 //! - `result`: the one result that every run fills, with its measurements, checks and verdict; `outcome_figures`: that of messages;
 //! - `report`: a result on the terminal, and as a page, as JSON, as CSV and for JUnit;
 //! - `toml_file`: mistakes in users' files, shown with their line;
 //! - `timeline`, `corpus`, `process`, `managed_process`, `interrupt`: reading a timeline back, recorded chats, the operating system, a process
-//!   with its log, Ctrl-C.
+//!   with its log, Ctrl-C;
+//! - `problems`, `lock`: faults in words, mutexes.
 
 mod agent;
 pub mod args;
@@ -41,11 +42,9 @@ mod bare_load;
 mod bare_server;
 mod broadcast;
 mod brokers;
-mod ceiling;
 mod chaos;
 mod client_engine;
 mod clock;
-mod cluster_cost;
 mod compare;
 mod corpus;
 mod crash;
@@ -56,7 +55,6 @@ mod devices;
 mod direct;
 mod driver;
 mod events;
-mod fleet;
 mod group;
 mod interrupt;
 mod isolation;
@@ -65,16 +63,21 @@ mod latency;
 mod leader;
 mod live;
 mod load_client;
+mod load_generators;
+mod load_times;
+mod lock;
 mod managed_process;
 mod message_clients;
 mod mix;
 mod notifications;
 pub mod offline_push;
 pub mod options;
+mod otlp;
 mod outcome_figures;
 mod phase_part;
 mod popup;
 pub mod popups;
+mod problems;
 mod process;
 mod rate_profile;
 mod replay;
@@ -209,7 +212,12 @@ fn run_all(run: &RunArgs, output: &OutputArgs, suites: &mut Vec<TestSuite>) -> R
 
 /// Runs it, and writes what `--junit` is to have after each run: whatever comes next, it can be read.
 fn run_once(bench: &Bench, output: &OutputArgs, suites: &mut Vec<TestSuite>) -> Result<Verdict, LabError> {
+    if output.otlp.is_some() && !bench.is_a_scenario() {
+        return Err(LabError::Usage("--otlp: this bench is no scenario, and has nothing to send while it runs".into()));
+    }
     let report = RunReport::begin(output)?;
+    // Dropped at the end, when the report is written: a collector that is away holds nothing up but the end of the process.
+    let _exporter = output.otlp.as_deref().map(|url| otlp::Exporter::start(url, report.id())).transpose()?;
     let name = match bench {
         Bench::Run(run) => &run.scenario,
         _ => "bench",
@@ -249,10 +257,9 @@ impl ParsedCommand {
             let text = error.to_string();
             text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
         })?;
-        let OutputArgs { report, json, junit, repeat, .. } = &bench.output;
-        if report.is_some() || json.is_some() || junit.is_some() || *repeat != 1 {
-            let why =
-                "`--report`, `--json`, `--junit` and `--repeat` are options of the scenario's run, not of its commands";
+        let OutputArgs { report, json, junit, otlp, repeat, .. } = &bench.output;
+        if report.is_some() || json.is_some() || junit.is_some() || otlp.is_some() || *repeat != 1 {
+            let why = "`--report`, `--json`, `--junit`, `--otlp` and `--repeat` are options of the scenario's run, not of its commands";
             return Err(why.into());
         }
         if bench.bench.can_be_part_of_a_scenario() {
@@ -287,7 +294,6 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Crash(args) => crash::run(args),
         Bench::Chaos(args) => chaos::run(args),
         Bench::Leader(args) => leader::run(args),
-        Bench::ClusterCost(args) => cluster_cost::run(args),
         Bench::Connect(args) => device_commands::connect(args),
         Bench::Storm(args) => device_commands::storm(args),
         Bench::Failover(args) => device_commands::failover(args),
@@ -299,7 +305,6 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Push(args) => device_commands::push(args),
         Bench::Compare(args) => compare::run(args),
         Bench::Brokers(args) => brokers::run(args),
-        Bench::Ceiling(args) => ceiling::run(args),
         Bench::Agent(_)
         | Bench::Worker
         | Bench::DeviceWorker

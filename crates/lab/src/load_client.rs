@@ -1,10 +1,9 @@
 //! The load client as the bench sees it: a worker process of its own, or those of several agents, with commands and reports.
 
 use crate::{
-    LabError,
-    fleet::Fleet,
-    interrupt,
+    LabError, interrupt,
     live::{self, LiveBlock, WorkLength},
+    load_generators::LoadGenerators,
     options::TargetArgs,
     process::{self, ServerProcesses},
     sampler::{Sampler, Watched},
@@ -107,7 +106,7 @@ impl LoadClient {
             let (worker, output) = WorkerProcess::start("worker")?;
             WorkerLink::Process(worker, output)
         } else {
-            WorkerLink::Agents(Box::new(Fleet::connect(&args.load_agents, args.lag_max)?))
+            WorkerLink::Agents(Box::new(LoadGenerators::connect(&args.load_agents, args.lag_max)?))
         };
         let is_remote = matches!(link, WorkerLink::Agents(_));
         let mut load = LoadClient {
@@ -225,7 +224,7 @@ impl LoadClient {
                     return Ok(*outcome);
                 }
                 WorkerReport::Failed { why } => return Err(LabError::Worker(why)),
-                // Those of parts are for a fleet alone.
+                // Those of parts are for agents alone.
                 _ => {}
             }
         }
@@ -234,7 +233,7 @@ impl LoadClient {
     fn send(&mut self, command: &WorkerCommand) -> Result<(), LabError> {
         match &mut self.link {
             WorkerLink::Process(worker, _) => worker.send(command),
-            WorkerLink::Agents(fleet) => fleet.send(command),
+            WorkerLink::Agents(agents) => agents.send(command),
         }
     }
 
@@ -245,7 +244,7 @@ impl LoadClient {
                 Some(Err(why) | Ok(WorkerReport::Failed { why })) => Err(LabError::Worker(why)),
                 Some(Ok(report)) => Ok(report),
             },
-            WorkerLink::Agents(fleet) => fleet.receive(),
+            WorkerLink::Agents(agents) => agents.receive(),
         }
     }
 }
@@ -254,7 +253,7 @@ impl LoadClient {
 #[derive(Debug)]
 enum WorkerLink {
     Process(WorkerProcess, BufReader<ChildStdout>),
-    Agents(Box<Fleet>),
+    Agents(Box<LoadGenerators>),
 }
 
 impl WorkerLink {

@@ -15,6 +15,12 @@ pub(crate) struct Slots {
     pub(crate) all: u64,
 }
 
+impl Default for Slots {
+    fn default() -> Self {
+        Slots::ALL
+    }
+}
+
 impl Slots {
     /// The slots of a load client that sends everything: its `n`-th message has the number `n`.
     pub(crate) const ALL: Slots = Slots { first: 0, count: 1, all: 1 };
@@ -32,7 +38,7 @@ impl Slots {
 }
 
 /// What distinguishes a part of a phase from the others.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct PhasePart {
     /// Counts the phases of a run; late entries of an earlier phase are told by it.
     pub(crate) phase: u32,

@@ -156,7 +156,7 @@ fn ratio_to_nginx(result: &mut RunResult, closed: &Value, nginx: &[PopupLoad]) -
     let (decisions, p99) = (closed["per_second"].as_f64()?, closed["stretch"]["latency"]["p99"].as_f64()?);
     let ratio = decisions / (rates.iter().sum::<f64>() / rates.len() as f64).max(1.0);
     let shown: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-    let nginx_p99 = nginx.iter().map(|load| load.stretch.latency.p99).fold(0.0, f64::max);
+    let nginx_p99 = nginx.iter().map(|load| load.stretch.times.latency.p99).fold(0.0, f64::max);
     result.note(
         "beside nginx",
         format!(

@@ -3,6 +3,7 @@
 
 use crate::{
     kernel::{self, TcpCounters},
+    otlp,
     process::{self, ServerProcesses},
 };
 use serde::{Deserialize, Serialize};
@@ -118,8 +119,11 @@ fn sample_until(watched: &Watched, stopped: &mpsc::Receiver<()>) -> Samples {
         tcp.push((start.elapsed().as_secs_f64(), TcpCounters::read()));
         // A server that has ended, be it by a fault of the run, uses none from then on.
         let server = now.server.zip(before.server).map(|(now, before)| (now - before) / seconds);
-        samples.server_cores.push(server.filter(|cores| *cores >= 0.0));
-        samples.server_bytes.push(watched.server.resident_bytes());
+        let cores = server.filter(|cores| *cores >= 0.0);
+        let bytes = watched.server.resident_bytes();
+        samples.server_cores.push(cores);
+        samples.server_bytes.push(bytes);
+        otlp::take_sample(cores, bytes);
         samples.lab_cores.push((now.lab - before.lab) / seconds);
         samples.machine_cores.push((now.machine - before.machine) / seconds);
         rows.push(http.as_mut().map(read_metrics).unwrap_or_default());

@@ -146,6 +146,12 @@ pub(crate) struct SeriesRecorder {
     bins: Vec<Bin>,
 }
 
+impl Default for SeriesRecorder {
+    fn default() -> Self {
+        SeriesRecorder::new(0)
+    }
+}
+
 impl SeriesRecorder {
     pub(crate) fn new(start_ns: u64) -> Self {
         SeriesRecorder { start_ns, bin_ns: BIN_NS, bins: Vec::new() }

@@ -2,11 +2,12 @@
 
 use crate::{
     latency::{Curve, HistogramCounts, Percentiles},
+    load_times::{LoadTimes, TimeCounts},
     mix::counts::MixCounts,
     phase_part::{AgentOutcome, LedgerLine, PartProgress, PhasePart},
     rate_profile::RateProfile,
     sampler::Samples,
-    series::{Series, SeriesChange, SeriesCounts},
+    series::{Series, SeriesChange},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
@@ -140,6 +141,18 @@ pub(crate) enum LoadModel {
     Rounds { rounds: usize, pause_ms: u64 },
 }
 
+impl LoadModel {
+    /// At so many times the rate.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        match self {
+            LoadModel::OpenLoop { per_second, duration_ms } => {
+                LoadModel::OpenLoop { per_second: per_second * factor, duration_ms }
+            }
+            model => model,
+        }
+    }
+}
+
 /// The messages of a phase.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -257,6 +270,19 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// With the times of a load alone.
+    pub(crate) fn of_times(times: &LoadTimes) -> Self {
+        Outcome {
+            latency: times.latency.percentiles(),
+            acknowledged: times.acknowledged.percentiles(),
+            lateness: times.lateness.percentiles(),
+            latency_curve: times.latency.curve(),
+            acknowledged_curve: times.acknowledged.curve(),
+            series: times.series.series(),
+            ..Outcome::default()
+        }
+    }
+
     /// Every count balances: nothing lost, doubled, out of order or altered, of messages and of the mix.
     pub fn balances(&self) -> bool {
         self.lost + self.doubled + self.out_of_order + self.altered == 0
@@ -283,12 +309,9 @@ impl Outcome {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PartOutcome {
     pub(crate) outcome: Outcome,
-    pub(crate) latency: HistogramCounts,
-    pub(crate) acknowledged: HistogramCounts,
-    pub(crate) lateness: HistogramCounts,
+    pub(crate) times: TimeCounts,
     /// How late the load client's loop came round, for a part that sends nothing and so has no lateness.
     pub(crate) loop_lag: HistogramCounts,
-    pub(crate) series: SeriesCounts,
     /// Deliveries before their planned time, and the earliest of them.
     pub(crate) negative: u64,
     pub(crate) early_max_ns: u64,

@@ -10,7 +10,8 @@ pub const BACKLOG: u32 = 16_384;
 /// Linux' bound of every backlog.
 const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
-/// A listening socket that does not block.
+/// A listening socket. Neither it nor what it accepts blocks, and what is written to a connection leaves at once (`TCP_NODELAY`, which
+/// an accepted socket has from the listening one: a login pays no call for it).
 ///
 /// # Errors
 /// The address is in use, is not one of this machine, or may not be bound by this process.
@@ -19,6 +20,7 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     // A restarted server need not wait until the kernel has forgotten the connections of its predecessor.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     log_lower_somaxconn(backlog);
@@ -34,5 +36,20 @@ fn log_lower_somaxconn(backlog: u32) {
         LOGGED.call_once(|| {
             tracing::info!(backlog, somaxconn = bound, "the kernel bounds the backlog; raise net.core.somaxconn");
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::net::{Ipv4Addr, TcpStream};
+
+    #[test]
+    fn what_is_accepted_does_not_delay() {
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        assert!(listener.accept().unwrap().0.nodelay().unwrap());
     }
 }

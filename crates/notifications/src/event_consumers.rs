@@ -19,6 +19,7 @@ use stored::{StoredConsumer, StoredWebhook};
 use tidings_domain::{
     end_reason::required,
     failure_log::FailureLog,
+    function::Function,
     gates::Gate,
     leadership::Term,
     metrics::ConsumerLabel,
@@ -151,7 +152,7 @@ impl EventConsumers {
     }
 
     fn held_term(&self) -> Option<Term> {
-        let lead = self.context.engine.leadership();
+        let lead = self.context.engine.leadership(Function::EventConsumers);
         lead.term().filter(|term| lead.holds(*term))
     }
 

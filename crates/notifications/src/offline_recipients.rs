@@ -483,6 +483,24 @@ pub(crate) fn member(
     Ok(Some(Member { read_seq: member.read_seq.max(cleared_seq), ..member }))
 }
 
+/// Whether the user has read or cleared the message, or is no member any more.
+pub(crate) fn is_read(
+    context: &OfflinePushContext,
+    user: UserNo,
+    conversation: ConversationNo,
+    seq: u64,
+) -> StoreResult<bool> {
+    let directory = &context.directory;
+    let Some(details) = directory.conversation(conversation)? else { return Ok(true) };
+    // An agent reads for the account.
+    let sides = directory.desks.sides(details.pair);
+    let served = sides.filter(|sides| user != sides.customer && sides.desk.has_agent(user));
+    let member = served.map_or(user, |sides| sides.desk.desk.user.no);
+    let membership = directory.membership(conversation, member)?;
+    let is_read = membership.is_none_or(|membership| membership.read_seq >= seq);
+    Ok(is_read || directory.preferences(conversation, member)?.cleared_seq >= seq)
+}
+
 pub(crate) fn is_recalled(entry: &StoredEntry) -> bool {
     entry.content.is_recalled()
 }

@@ -34,6 +34,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
     erasure::{DeletedConversation, Erased, Person, is_event_of, redact_json},
+    function::Function,
     model::*,
     refusals::store_refusal,
     store::{Proposal, StoredNotification},
@@ -129,7 +130,7 @@ impl Notifications {
         let policies = NotificationPolicies::start(PolicyParts {
             store: engine.store.clone(),
             clock: engine.clock.clone(),
-            lead: engine.leadership(),
+            lead: engine.leadership(Function::Push),
             popups: engine.popups.clone(),
             default: CompiledPolicy::default_document(&config.channel_plan, providers.is_some(), webhook.is_some()),
         });
@@ -140,7 +141,7 @@ impl Notifications {
             presence: engine.presence.clone(),
             proposals: engine.proposals(),
             feed_notes: engine.feed_notes.clone(),
-            lead: engine.leadership(),
+            lead: engine.leadership(Function::Push),
             metrics: engine.metrics.clone(),
             trace: Arc::new(
                 NotificationLog::new(config.notification_log_days)
@@ -157,7 +158,7 @@ impl Notifications {
             clock: engine.clock.clone(),
             proposals: engine.proposals(),
             metrics: engine.metrics.clone(),
-            lead: engine.leadership(),
+            lead: engine.leadership(Function::Push),
             boot: rand::random(),
             days: config.notification_log_days,
         });

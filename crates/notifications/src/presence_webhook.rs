@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidings_domain::{leadership::Leadership, metrics::Metrics, model::UserNo};
+use tidings_domain::{function::Function, leadership::Leadership, metrics::Metrics, model::UserNo};
 use tidings_engine::{
     Engine,
     presence::observer::{PresenceObserver, PresenceState},
@@ -176,7 +176,7 @@ pub(crate) struct PresenceWebhook(WorkerThread);
 impl PresenceWebhook {
     /// `secret` signs the calls.
     pub(crate) fn start(engine: &Arc<Engine>, webhook: Arc<dyn Webhook>, secret: &str) -> PresenceWebhook {
-        let (metrics, lead) = (engine.metrics.clone(), engine.leadership());
+        let (metrics, lead) = (engine.metrics.clone(), engine.leadership(Function::Presence));
         let waiting = Arc::new(Waiting { pending: Mutex::default(), metrics, lead });
         engine.presence.set_observer(waiting.clone());
         let worker = Worker { webhook, secret: secret.to_owned(), engine: engine.clone(), waiting };

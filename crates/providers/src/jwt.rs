@@ -28,10 +28,14 @@ impl SigningKey {
             .map_err(|error| SetupError::Credentials(format!("{what} is not a private key of P-256: {error}")))
     }
 
-    /// The ES256 key of raw bytes, as tools for Web Push print them.
+    /// The ES256 key of raw bytes, as tools for Web Push print them. Some leave out a private key's leading zeros, which one key of 256
+    /// has.
     pub(crate) fn es256_from_bytes(private: &[u8], public: &[u8]) -> Result<SigningKey, SetupError> {
+        const PRIVATE_BYTES: usize = 32;
+        let zeros = PRIVATE_BYTES.saturating_sub(private.len());
+        let private = [&[0; PRIVATE_BYTES][..zeros], private].concat();
         let random = SystemRandom::new();
-        EcdsaKeyPair::from_private_key_and_public_key(&ECDSA_P256_SHA256_FIXED_SIGNING, private, public, &random)
+        EcdsaKeyPair::from_private_key_and_public_key(&ECDSA_P256_SHA256_FIXED_SIGNING, &private, public, &random)
             .map(SigningKey::Es256)
             .map_err(|error| {
                 SetupError::Credentials(format!("the private key and the public key are not a pair of P-256: {error}"))
@@ -78,4 +82,30 @@ impl SigningKey {
 fn pkcs8(pem: &[u8], what: &str) -> Result<PrivatePkcs8KeyDer<'static>, SetupError> {
     PrivatePkcs8KeyDer::from_pem_slice(pem)
         .map_err(|_| SetupError::Credentials(format!("{what} is not a private key in PEM (PKCS#8)")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn key(text: &str) -> Vec<u8> {
+        URL_SAFE_NO_PAD.decode(text).unwrap()
+    }
+
+    #[test]
+    fn a_private_key_is_the_same_with_its_leading_zeros_and_without_them() {
+        let (private, public) = (key(PRIVATE), key(PUBLIC));
+        assert_eq!((private.len(), private[0]), (32, 0));
+        for private in [&private[..], &private[1..]] {
+            assert!(SigningKey::es256_from_bytes(private, &public).is_ok());
+        }
+        for wrong in [&private[2..], &[], &[&private[..], &[0]].concat()] {
+            assert!(SigningKey::es256_from_bytes(wrong, &public).is_err());
+        }
+    }
+
+    /// Made by Node's `ECDH`, which prints the private key without its first byte.
+    const PRIVATE: &str = "AKHnyJh8_0n-iR6HG82tBXkrdnI2d-Hhuay8LSd3z1Y";
+    const PUBLIC: &str = "BGY8da0R80q7uGnpITqr2zp4b4EA5gY2uJuINX8c3bhnZ4QaPzmxp9Qylf8s8juNkhtshPOvo_-9B4xnxWm23NE";
 }

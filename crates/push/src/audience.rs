@@ -194,18 +194,20 @@ impl Audience {
         self.pending_count == 0
     }
 
-    pub(super) fn insert(&mut self, set: AudienceSet, device: DeviceNo) -> bool {
-        // A device that acknowledges a push after it was collapsed there counts as collapsed only.
-        let counts = match set {
-            AudienceSet::Delivered => self.sets.of(AudienceSet::Targets).contains(device.0),
-            _ => self.sets.is_pending(device),
-        };
-        let new = counts && self.sets.0[set as usize].insert(device.0);
-        self.pending_count -= u64::from(new && set != AudienceSet::Delivered);
-        if new {
-            self.dirty.insert((set, device.0 >> CHUNK_BITS));
+    /// Adds devices to a set; answers how many of them are new there.
+    pub(super) fn insert(&mut self, set: AudienceSet, devices: &RoaringBitmap) -> u64 {
+        let mut new = devices & self.sets.of(AudienceSet::Targets);
+        if set == AudienceSet::Delivered {
+            new -= self.sets.of(set);
+        } else {
+            // A device that acknowledges a push after it was collapsed there counts as collapsed only.
+            new -= self.sets.of(AudienceSet::Acknowledged);
+            new -= self.sets.of(AudienceSet::Collapsed);
+            self.pending_count -= new.len();
         }
-        new
+        self.dirty.extend(chunks_of(&new).map(|chunk| (set, chunk)));
+        self.sets.0[set as usize] |= &new;
+        new.len()
     }
 
     /// A newer push replaces this one on these devices; answers on how many it was pending.
@@ -273,6 +275,7 @@ fn chunks_of(devices: &RoaringBitmap) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use tidings_domain::push_store::PUSH_ROW_BYTES_MAX;
 
     #[test]
@@ -281,9 +284,8 @@ mod tests {
         targets.optimize();
         let frame = PushFrame { push: 1, expires_at: 0, miop: Default::default(), json: Default::default() };
         let mut audience = Audience::with_targets(Arc::new(frame), false, None, 1, targets.clone());
-        for device in (0..60_000).step_by(3) {
-            audience.insert(AudienceSet::Acknowledged, DeviceNo(device));
-        }
+        let devices: RoaringBitmap = (0..60_000).step_by(3).collect();
+        audience.insert(AudienceSet::Acknowledged, &devices);
         let mut sets = DeviceSets::default();
         let rows = audience.take_dirty(1, usize::MAX);
         assert!(!audience.is_dirty());
@@ -296,5 +298,57 @@ mod tests {
         let acknowledged: RoaringBitmap = (0..40_000).step_by(3).collect();
         assert_eq!(sets.of(AudienceSet::Acknowledged), &acknowledged, "only targets count");
         assert_eq!(sets.pending().len(), 40_002 - acknowledged.len());
+    }
+
+    proptest! {
+        /// Sets of reports, some about devices that are no targets, change the same as report by report would.
+        #[test]
+        fn a_set_of_reports_counts_as_each_of_its_devices(
+            targets in prop::collection::btree_set(0..40_000_u32, 0..60),
+            steps in prop::collection::vec((0..3_u8, prop::collection::vec(0..60_usize, 0..30), 0..40_000_u32), 0..12),
+        ) {
+            let frame = PushFrame { push: 1, expires_at: 0, miop: Default::default(), json: Default::default() };
+            let mut audience = Audience::with_targets(Arc::new(frame), false, None, 1, targets.iter().copied().collect());
+            let (mut delivered, mut acknowledged, mut collapsed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+            let numbers: Vec<u32> = targets.iter().copied().collect();
+            for (step, chosen, stranger) in steps {
+                let chosen = chosen.into_iter().filter_map(|at| numbers.get(at).copied());
+                let devices: RoaringBitmap = chosen.chain([stranger]).collect();
+                let (mut new, mut expected) = (0, 0);
+                match step {
+                    0 => {
+                        new += audience.insert(AudienceSet::Delivered, &devices);
+                        for device in devices.iter().filter(|device| targets.contains(device)) {
+                            expected += u64::from(delivered.insert(device));
+                        }
+                    }
+                    1 => {
+                        new += audience.insert(AudienceSet::Acknowledged, &devices);
+                        for device in devices.iter().filter(|device| targets.contains(device)) {
+                            expected += u64::from(!collapsed.contains(&device) && acknowledged.insert(device));
+                        }
+                    }
+                    _ => {
+                        new += audience.collapse(&devices);
+                        for device in devices.iter().filter(|device| targets.contains(device)) {
+                            expected += u64::from(!acknowledged.contains(&device) && collapsed.insert(device));
+                        }
+                    }
+                }
+                prop_assert_eq!(new, expected);
+                let left = targets.iter().filter(|device| !acknowledged.contains(device) && !collapsed.contains(device));
+                prop_assert_eq!(audience.pending_count, left.count() as u64);
+            }
+            let all = [(AudienceSet::Delivered, &delivered), (AudienceSet::Acknowledged, &acknowledged)];
+            for (set, expected) in all.into_iter().chain([(AudienceSet::Collapsed, &collapsed)]) {
+                prop_assert_eq!(audience.sets.of(set), &expected.iter().copied().collect::<RoaringBitmap>());
+            }
+            let mut stored = DeviceSets::default();
+            for row in audience.take_dirty(1, usize::MAX) {
+                let PushRow::Chunk { set, chunk, bytes, .. } = row else { panic!("another row") };
+                stored.put_chunk(set, chunk, &bytes);
+            }
+            prop_assert_eq!(stored.0, audience.sets.0, "every chunk that has changed is stored");
+        }
     }
 }

@@ -16,6 +16,7 @@
 //! - `pushes_of_devices`: what a person's export has of pushes;
 //! - `fallback`: devices that have not acknowledged a push in time, for those who notify them by providers;
 //! - `devices`, `audience`: devices, and the targets of pushes to many, as bitmaps in memory;
+//! - `reports`: what sessions were written and have acknowledged, summed where they are;
 //! - `draft`: changes that become one write; `frame`: a push as sessions write it;
 //! - `outgoing`: the queues towards the shards and other nodes;
 //! - `remote`, `remote_client`: sessions of other nodes, over the bus.
@@ -33,6 +34,7 @@ mod push_thread;
 mod pushes_of_devices;
 mod remote;
 mod remote_client;
+mod reports;
 mod status;
 mod user_delivery;
 mod worker;
@@ -42,6 +44,7 @@ pub use frame::PushFrame;
 pub use prepared_push::PreparedPush;
 pub use pushes_of_devices::{PushOfDevice, pushes_of_devices};
 pub use remote::{PeerLeader, PeerTransport};
+pub use reports::PushReports;
 
 use parking_lot::Mutex;
 use std::{
@@ -298,15 +301,10 @@ impl PushHandle {
         self.inbox.session_ended(shard, session, device);
     }
 
-    /// Reports that the push was written to these devices' connections.
-    pub fn written(&self, push: u64, devices: Vec<DeviceNo>) {
-        self.inbox.written(push, devices);
-    }
-
-    /// Reports that the device has acknowledged these pushes. Never blocks; a report that finds no room is dropped, and its
-    /// pushes are pushed again on the next bind.
-    pub fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
-        self.inbox.acknowledged(device, pushes);
+    /// Reports what devices were written and have acknowledged. Never blocks; reports that find no room are dropped, and the
+    /// pushes that they acknowledge are pushed again on the next bind.
+    pub fn report(&self, reports: PushReports) {
+        self.inbox.report(reports);
     }
 
     /// Runs a closure on the worker between two turns, and waits for its result. Blocks.

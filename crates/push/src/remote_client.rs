@@ -2,24 +2,24 @@
 //! pushes, and reports what its sessions have been written and acknowledged.
 
 use crate::{
-    PeerLeader, PeerTransport, PushFrame, PushItem, PushParts, Register,
+    PeerLeader, PeerTransport, PushFrame, PushItem, PushParts, PushReports, Register,
     audience::Receivers,
     outgoing::{OUTGOING_MAX, Outgoing},
     remote::{
         AfterRegister, LocalSessions, PACKET_BYTES,
         stream::{PeerStream, Received},
-        wire::{DownItem, Header, PushMessage, UpItem, WireFrame},
+        wire::{DownItem, Header, PushMessage, UpItem, WireFrame, acknowledgement_items, from_bytes},
     },
+    reports::by_push,
     worker::{Inbox, Queues},
 };
-use roaring::RoaringBitmap;
 use rustc_hash::FxHashSet;
 use std::{
     collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
-use tidings_domain::{metrics::Metrics, push_store::DeviceNo, refusals::leader_unavailable, store::Term};
+use tidings_domain::{gates::Gate, metrics::Metrics, push_store::DeviceNo, refusals::leader_unavailable, store::Term};
 use tidings_protocol::error::Refusal;
 
 /// How long the client sleeps when nothing comes in.
@@ -34,8 +34,6 @@ const LEADER_SILENCE_MAX: Duration = Duration::from_secs(3);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The wait before a refused registration, or a stream that the leader did not know, is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Reports that wait for room in the stream. Above: they wait in the inbox, which bounds them.
-const REPORTS_MAX: usize = 16_384;
 /// Registrations in flight. Each brings a backlog, so this paces the backlogs of a whole node.
 const REGISTERS_IN_FLIGHT_MAX: usize = 512;
 /// Bytes of packets that wait because the shards' queues are full. Above: a packet is dropped, and the leader
@@ -121,11 +119,10 @@ impl<'a> RemotePushClient<'a> {
     /// One turn; answers whether there is another.
     fn turn(&mut self) -> bool {
         let timeout = if self.outgoing.len() > 0 { SHARD_FULL_TICK } else { TICK };
-        let queues = self.inbox.take_following(timeout, self.reports.len() < REPORTS_MAX);
+        // While there is no room in the stream for earlier reports, further ones wait in the inbox, which sums and bounds them.
+        let queues = self.inbox.take_following(timeout, self.reports.is_empty());
         let now = Instant::now();
-        let Queues {
-            peer_messages, registers, ended_sessions, written, acknowledged, reports_dropped, stopping, ..
-        } = queues;
+        let Queues { peer_messages, registers, ended_sessions, reports, reports_dropped, stopping, .. } = queues;
         self.metrics.push_notes_dropped.inc_by(reports_dropped);
         peer_messages.iter().for_each(|message| self.on_message(message, now));
         let new: Vec<u64> = registers.into_iter().map(|register| self.local_sessions.put(register)).collect();
@@ -136,10 +133,9 @@ impl<'a> RemotePushClient<'a> {
             self.to_register.extend(&new);
         }
         new.into_iter().for_each(|id| self.await_answer(id, now));
+        self.take_reports(reports);
+        // Behind what the sessions have acknowledged: their devices may be at another node by now, and are not handed it again there.
         ended_sessions.into_iter().for_each(|(shard, session, device)| self.session_ended(shard, session, device));
-        self.reports.extend(written.into_iter().map(|(push, devices)| UpItem::Written { push, devices }));
-        let acknowledged = acknowledged.into_iter();
-        self.reports.extend(acknowledged.map(|(device, pushes)| UpItem::Acknowledged { device, pushes }));
         self.take_packets(now);
         self.check_deadlines(now);
         self.send_packets(now);
@@ -149,6 +145,15 @@ impl<'a> RemotePushClient<'a> {
         }
         self.outgoing.drain(now);
         true
+    }
+
+    fn take_reports(&mut self, PushReports { written, acknowledged }: PushReports) {
+        by_push(written, |push, reports| {
+            let devices = reports.iter().map(|(_, device)| *device).collect();
+            self.reports.push_back(UpItem::Written { push, devices });
+        });
+        let with_sets = self.parts.gates.is_open(Gate::PushReportSets);
+        self.reports.extend(acknowledgement_items(acknowledged, with_sets));
     }
 
     fn on_message(&mut self, message: &[u8], now: Instant) {
@@ -235,11 +240,19 @@ impl<'a> RemotePushClient<'a> {
             self.abandon(uplink);
         }
         for report in self.reports.drain(..) {
+            let mut reports = PushReports::default();
             match report {
-                UpItem::Written { push, devices } => self.inbox.written(push, devices),
-                UpItem::Acknowledged { device, pushes } => self.inbox.acknowledged(device, pushes),
+                UpItem::Written { push, devices } => {
+                    devices.into_iter().for_each(|device| reports.add_written(push, device));
+                }
+                UpItem::Acknowledged { device, pushes } => reports.add_acknowledged(device, &pushes),
+                UpItem::AcknowledgedBy { push, devices } => {
+                    let devices = from_bytes(&devices).into_iter().flatten().map(DeviceNo);
+                    devices.for_each(|device| reports.add_acknowledged(device, &[push]));
+                }
                 UpItem::Register { .. } | UpItem::SessionEnded { .. } => {}
             }
+            self.inbox.report(reports);
         }
     }
 
@@ -308,10 +321,7 @@ impl<'a> RemotePushClient<'a> {
                 }
             }
             DownItem::Matching { frame, devices, high } => {
-                let (Some(frame), Ok(devices)) = (frame_at(frame), RoaringBitmap::deserialize_from(&devices[..]))
-                else {
-                    return;
-                };
+                let (Some(frame), Some(devices)) = (frame_at(frame), from_bytes(&devices)) else { return };
                 let devices = Arc::new(Receivers(devices));
                 for shard in 0..self.parts.shards.count() {
                     let item = PushItem::Matching { frame: frame.clone(), devices: devices.clone() };

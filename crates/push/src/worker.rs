@@ -28,12 +28,13 @@ pub(crate) use inbox::{Accept, Inbox, Queues};
 pub(crate) use operations::has_ended;
 
 use crate::{
-    PushConfig, PushFrame, PushParts,
+    PushConfig, PushFrame, PushParts, PushReports,
     audience::Audience,
     devices::{Devices, SessionEnd},
     draft::Draft,
     outgoing::{OUTGOING_MAX, Outgoing},
     remote::{LocalSessions, PeerEvent},
+    reports::{by_push, devices_of},
 };
 use backlog::BacklogBatch;
 use delivery_reports::DeliveryReport;
@@ -206,12 +207,9 @@ impl Worker {
         let queues = self.inbox.take(timeout, self.outgoing.len() < OUTGOING_MAX);
         self.reconcile();
         self.metrics.push_notes_dropped.inc_by(queues.reports_dropped);
-        for (push, devices) in queues.written {
-            self.written(push, &devices);
-        }
-        for (device, pushes) in queues.acknowledged {
-            self.acknowledged(device, &pushes);
-        }
+        let PushReports { written, acknowledged } = queues.reports;
+        by_push(written, |push, reports| self.written(push, &devices_of(reports)));
+        by_push(acknowledged, |push, reports| self.acknowledged(push, &devices_of(reports)));
         for (shard, session, device) in queues.ended_sessions {
             self.local_sessions.remove(shard, session);
             if let Some(device) = device {
@@ -252,7 +250,7 @@ impl Worker {
         for event in events {
             match event {
                 PeerEvent::Written { push, devices } => self.written(push, &devices),
-                PeerEvent::Acknowledged { device, pushes } => self.acknowledged(device, &pushes),
+                PeerEvent::Acknowledged { push, devices } => self.acknowledged(push, &devices),
                 PeerEvent::SessionEnded { destination, device, session } => {
                     self.session_ended(device, destination, session);
                 }

@@ -6,6 +6,9 @@
 //!
 //! Messages of 220 bytes, each with its dedupe entry, over 1,000 conversations, by one committer
 //! with a real fsync per batch. Each batch size starts with an empty folder.
+//!
+//! Then two stores take turns with small batches, so that what the disk does meanwhile meets both: one writes over zeros, the
+//! other one was opened anew, so that its journal grows with each batch.
 #![allow(clippy::unwrap_used)]
 
 use hdrhistogram::Histogram;
@@ -94,6 +97,45 @@ fn run(folder: &Path, messages: u64, batch_size: u64) {
     );
 }
 
+/// Batches of each store that takes turns, and the messages of each: together less than a memtable, for the engine begins another
+/// journal with each.
+const TURNS: u64 = 3_000;
+const TURN_MESSAGES: u64 = 6;
+
+fn take_turns(parent: &Path, turns: u64) {
+    let folders = [(); 2].map(|()| tempfile::tempdir_in(parent).unwrap());
+    let mut stores = folders.each_ref().map(|folder| {
+        let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap();
+        populate(&store);
+        Some(store)
+    });
+    // Closed before it is opened: a folder is one store's.
+    stores[1] = None;
+    stores[1] = Some(EmbeddedStore::open(EmbeddedOptions::new(folders[1].path())).unwrap());
+    let mut commits = [(); 2].map(|()| Histogram::<u64>::new(3).unwrap());
+    for turn in 0..turns {
+        let batch: Vec<_> = (turn * TURN_MESSAGES..(turn + 1) * TURN_MESSAGES).map(message).collect();
+        for at in [turn % 2, (turn + 1) % 2].map(|at| at as usize) {
+            let start = Instant::now();
+            stores[at].as_ref().unwrap().commit(&batch, NOW).unwrap();
+            commits[at].record(start.elapsed().as_micros() as u64).unwrap();
+        }
+    }
+    println!("\n{turns} batches of {TURN_MESSAGES} messages each, in turns");
+    println!("                    mean ms   p50 ms   p90 ms   p99 ms   max ms");
+    for (name, commits) in ["over zeros", "a journal that grows"].iter().zip(&commits) {
+        let ms = |micros: u64| micros as f64 / 1_000.0;
+        println!(
+            "{name:>20} {:>6.2} {:>8.2} {:>8.2} {:>8.2} {:>8.2}",
+            commits.mean() / 1_000.0,
+            ms(commits.value_at_quantile(0.5)),
+            ms(commits.value_at_quantile(0.9)),
+            ms(commits.value_at_quantile(0.99)),
+            ms(commits.max()),
+        );
+    }
+}
+
 fn main() {
     // `cargo bench` and `cargo test` add flags of their own.
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
@@ -110,4 +152,5 @@ fn main() {
         let folder = tempfile::tempdir_in(&parent).unwrap();
         run(folder.path(), messages, batch_size);
     }
+    take_turns(&parent, if testing { 100 } else { TURNS });
 }

@@ -1,6 +1,6 @@
 //! The embedded engine: fjall 3.
 
-use crate::{kv::*, rows::number_at};
+use crate::{journal, kept_memtables::KeptMemtables, kv::*, rows::number_at};
 use fjall::{
     CompressionType, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable, Snapshot,
     config::CompressionPolicy,
@@ -46,6 +46,8 @@ fn scan_bounds<'a>(low: &'a [u8], high: &'a [u8]) -> Option<[Bound<&'a [u8]>; 2]
 }
 
 pub(crate) struct FjallKv {
+    /// Ends before the engine does.
+    memtables: KeptMemtables,
     database: Database,
     spaces: [Keyspace; 6],
     /// The ordinal of the newest batch. Changed only under the store's writer lock.
@@ -99,7 +101,9 @@ impl FjallKv {
         };
         let [meta, timeline, bodies, dedupe, push, popups] = Space::ALL;
         let spaces = [open(meta)?, open(timeline)?, open(bodies)?, open(dedupe)?, open(push)?, open(popups)?];
-        let kv = FjallKv { database, spaces, last_batch: AtomicU64::new(0), damage_seen: AtomicBool::new(false) };
+        let memtables = KeptMemtables::start(&spaces, sizes.memtable_bytes).map_err(KvError::Io)?;
+        let kv =
+            FjallKv { memtables, database, spaces, last_batch: AtomicU64::new(0), damage_seen: AtomicBool::new(false) };
         for space in Space::ALL {
             let row = kv.get(space, &BATCH_KEY)?;
             let ordinal = row.and_then(|row| number_at(&row, 0)).unwrap_or(0);
@@ -155,6 +159,11 @@ impl FjallKv {
 
     fn space(&self, space: Space) -> &Keyspace {
         &self.spaces[space as usize]
+    }
+
+    #[cfg(test)]
+    pub(crate) fn active_memtable(&self, space: Space) -> std::sync::Arc<lsm_tree::Memtable> {
+        lsm_tree::AbstractTree::active_memtable(&self.space(space).tree)
     }
 }
 
@@ -231,7 +240,7 @@ impl Kv for FjallKv {
         let seqno = self.next_seqno();
         let before = self.last_batch.load(Ordering::Relaxed);
         if batch.writes.is_empty() {
-            return Ok(CommittedBatch { ordinal: before, seqno, spaces: 0 });
+            return Ok(CommittedBatch { ordinal: before, seqno, spaces: 0, journal_bytes: 0 });
         }
         if let Some(Write { space, key, .. }) = batch.writes.iter().find(|write| write.key.len() > KEY_BYTES_MAX) {
             let why = format!("a key of {} bytes is too long for the space {}", key.len(), space.name());
@@ -239,13 +248,17 @@ impl Kv for FjallKv {
         }
         let ordinal = before + 1;
         let mut spaces = 0;
+        let mut journal_bytes = journal::BATCH_BYTES;
         // Without this the engine does not fsync a batch.
         let mut writes = self.database.batch().durability(Some(PersistMode::SyncData));
         for Write { space, key, value } in batch.writes {
             if spaces & 1 << space as u8 == 0 {
                 spaces |= 1 << space as u8;
-                writes.insert(self.space(space), BATCH_KEY, ordinal.to_be_bytes());
+                let row = ordinal.to_be_bytes();
+                journal_bytes += journal::item_bytes(&BATCH_KEY, &row);
+                writes.insert(self.space(space), BATCH_KEY, row);
             }
+            journal_bytes += journal::item_bytes(&key, value.as_deref().unwrap_or_default());
             match value {
                 Some(value) => writes.insert(self.space(space), key, value),
                 None => writes.remove(self.space(space), key),
@@ -253,7 +266,8 @@ impl Kv for FjallKv {
         }
         writes.commit()?;
         self.last_batch.store(ordinal, Ordering::Relaxed);
-        Ok(CommittedBatch { ordinal, seqno, spaces })
+        self.memtables.follow(journal_bytes);
+        Ok(CommittedBatch { ordinal, seqno, spaces, journal_bytes })
     }
 
     fn next_seqno(&self) -> u64 {

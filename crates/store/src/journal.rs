@@ -22,6 +22,7 @@ use crate::{
     kv::BATCH_KEY,
     rows::number_at,
     tables::file_name,
+    zeros_ahead::is_written_in_place,
 };
 use std::{
     collections::BTreeMap,
@@ -35,6 +36,14 @@ const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
+
+/// The length of a batch without its items.
+pub(crate) const BATCH_BYTES: u64 = 1 + 4 + 8 + 1 + 8 + TRAILER.len() as u64;
+
+/// The length of an item that is not compressed.
+pub(crate) fn item_bytes(key: &[u8], value: &[u8]) -> u64 {
+    (1 + 1 + 1 + 8 + 2 + 4 + 4 + key.len() + value.len()) as u64
+}
 
 /// A gap between two seqnos that is damage. Seqnos follow each other closely (the engine takes one for itself now and
 /// then), so a gap like this is a flipped bit; it would push all later seqnos up for good.
@@ -195,17 +204,17 @@ pub(crate) fn begins_from(journal: &Path, lowest: u64) -> io::Result<bool> {
 /// The written bytes of a journal. The engine preallocates the file, so zeros up to its end are no damage; a batch never
 /// ends with a zero.
 pub(crate) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
-    const BLOCK: usize = 1024 * 1024;
+    const BLOCK: usize = 64 * 1024;
     let mut file = File::open(path)?;
     let mut block = vec![0; BLOCK];
     let zeros = vec![0; BLOCK];
-    let mut length = file.metadata()?.len();
+    let mut length = end_of_data(&file)?;
     while length > 0 {
         let start = (length - 1) / BLOCK as u64 * BLOCK as u64;
         let chunk = &mut block[..(length - start) as usize];
         file.seek(SeekFrom::Start(start))?;
         file.read_exact(chunk)?;
-        // Whole blocks are compared, since tens of MiB of zeros are usual.
+        // Whole blocks are compared, since a MiB of zeros is usual, and tens where holes are read.
         if *chunk != zeros[..chunk.len()] {
             length = start + chunk.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1);
             break;
@@ -216,6 +225,32 @@ pub(crate) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(0))?;
     file.take(length).read_to_end(&mut written)?;
     Ok(written)
+}
+
+/// Where the hole at the end of a file begins, if it has one, or else its length. Only of file systems that are known to report holes as
+/// they are: OpenZFS has called data a hole that was not on the disk yet.
+fn end_of_data(file: &File) -> io::Result<u64> {
+    use rustix::{
+        fs::{SeekFrom, seek},
+        io::Errno,
+    };
+    let length = file.metadata()?.len();
+    if !is_written_in_place(file) {
+        return Ok(length);
+    }
+    let mut end = 0;
+    loop {
+        let hole = match seek(file, SeekFrom::Data(end)) {
+            // Nothing but a hole from there on.
+            Err(Errno::NXIO) => return Ok(end),
+            data => data.and_then(|data| seek(file, SeekFrom::Hole(data))),
+        };
+        match hole {
+            Ok(hole) if hole > end && hole < length => end = hole,
+            // The data reaches the end, or the file system does not tell.
+            _ => return Ok(length),
+        }
+    }
 }
 
 /// The journals of an engine's folder, oldest first.

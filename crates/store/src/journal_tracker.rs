@@ -11,6 +11,7 @@ use crate::{
     kv::CommittedBatch,
     manifest::{JournalRecord, Manifest},
     tables,
+    zeros_ahead::ZerosAhead,
 };
 use std::{
     io::{self, ErrorKind},
@@ -23,6 +24,7 @@ pub(crate) struct JournalTracker {
     engine: PathBuf,
     manifest: Manifest,
     ack_log: AckLog,
+    zeros_ahead: Option<ZerosAhead>,
     /// The path of the journal that the engine begins next.
     next: PathBuf,
     /// The engine's ids of our spaces.
@@ -61,6 +63,7 @@ impl JournalTracker {
         let mut tracker = JournalTracker {
             folder: folder.path.clone(),
             ack_log: AckLog::open(&folder.path, last),
+            zeros_ahead: ZerosAhead::in_empty(&engine.join(format!("{last}.jnl"))),
             next: engine.join(format!("{}.jnl", last + 1)),
             engine,
             manifest,
@@ -98,13 +101,19 @@ impl JournalTracker {
         if self.is_manifest_stale {
             self.write_manifest_if_room()?;
         }
+        let mut journal_bytes = batch.journal_bytes;
         while self.next.exists() {
-            self.switch_journal(batch)?;
+            if !self.switch_journal(batch)? {
+                journal_bytes = 0;
+            }
         }
         let spaces = self.add_to_last_journal(batch);
         let CommittedBatch { ordinal, seqno, .. } = batch;
         self.last_batch = ordinal;
         self.ack_log.append(AckedBatch { ordinal, seqno, spaces, position }, progress);
+        if let Some(Err(error)) = self.zeros_ahead.as_mut().map(|zeros| zeros.follow(journal_bytes)) {
+            tracing::debug!(%error, "no zeros could be written ahead in the journal; commits go on without");
+        }
         Ok(())
     }
 
@@ -120,8 +129,8 @@ impl JournalTracker {
         spaces
     }
 
-    /// The engine has begun another journal: the batch is the first in it, or the last in the journal before.
-    fn switch_journal(&mut self, batch: CommittedBatch) -> io::Result<()> {
+    /// The engine has begun another journal: the batch is the first in it (then the answer is `true`), or the last in the journal before.
+    fn switch_journal(&mut self, batch: CommittedBatch) -> io::Result<bool> {
         let is_first_in_next = journal::begins_from(&self.next, batch.seqno)?;
         let number = number_in(&self.next, "", ".jnl").unwrap_or(0);
         if let Some(record) = self.manifest.journals.last_mut() {
@@ -133,8 +142,9 @@ impl JournalTracker {
         self.manifest.journals.push(JournalRecord { number, ..JournalRecord::default() });
         self.forget_emptied()?;
         self.ack_log = AckLog::open(&self.folder, number);
+        self.zeros_ahead = ZerosAhead::in_new(&self.next);
         self.next = self.engine.join(format!("{}.jnl", number + 1));
-        Ok(())
+        Ok(is_first_in_next)
     }
 
     /// Forgets the journals that the engine has removed, with their acknowledgement logs: those have ids of conversations.

@@ -101,6 +101,8 @@ pub(crate) struct CommittedBatch {
     pub seqno: u64,
     /// The spaces that the batch wrote to, one bit each.
     pub spaces: u8,
+    /// Its length in the engine's journal.
+    pub journal_bytes: u64,
 }
 
 /// Reads of the live state or of a snapshot.

@@ -47,6 +47,7 @@ mod gates;
 mod inspect;
 mod journal;
 mod journal_tracker;
+mod kept_memtables;
 mod kv;
 mod losses;
 mod manifest;
@@ -66,6 +67,7 @@ mod scrubber;
 mod side_log;
 mod tables;
 mod timeline_days;
+mod zeros_ahead;
 
 pub use damage::{DamageReport, FileFault, Remedy};
 pub use embedded::EmbeddedStore;

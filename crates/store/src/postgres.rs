@@ -15,6 +15,8 @@
 //!   has ended; [`node_settings`]: what nodes have set;
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
 //!   these statements;
+//! - [`read_place`]: which reads a standby may serve; [`newest_commit`], [`standby`], [`standbys`]: how one is known to be as new as
+//!   the primary;
 //! - [`byte_rows`]: rows that a part of the server encodes itself; [`terms`]: the fencing of their writes;
 //! - [`partitions`]: the timeline's partitions, and how old ones are dropped;
 //! - [`from_folder`]: a data folder becomes a database.
@@ -46,6 +48,7 @@ mod liveness;
 mod load;
 mod migrations;
 mod missed_statement;
+mod newest_commit;
 mod node_settings;
 mod notification_tables;
 mod numbers;
@@ -53,8 +56,11 @@ mod options;
 mod partitions;
 mod pool;
 mod read;
+mod read_place;
 mod server_settings;
 mod staged_batch;
+mod standby;
+mod standbys;
 mod terms;
 mod tls;
 mod versions;
@@ -71,6 +77,8 @@ use failure::{Failure, failure_text};
 use parking_lot::Mutex;
 use partitions::Partitions;
 use pool::Pool;
+use read_place::{Place, Read};
+use standbys::Standbys;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -95,6 +103,8 @@ pub enum PostgresOpenError {
     Tls(String),
     #[error("the thread for connections could not be started: {0}")]
     Thread(std::io::Error),
+    #[error("standby {place} of the settings: {why}")]
+    Standby { place: usize, why: String },
     #[error(transparent)]
     Migration(#[from] MigrationError),
     #[error(transparent)]
@@ -106,6 +116,7 @@ pub struct PostgresStore {
     connector: Arc<Connector>,
     outbox: bool,
     readers: Pool,
+    standbys: Standbys,
     writer: Mutex<Writer>,
     partitions: Partitions,
     /// May change while the store is open: a node that finds that the database has gone back gives it a new epoch.
@@ -123,6 +134,7 @@ impl PostgresStore {
     /// # Errors
     /// - [`PostgresOpenError::Url`], [`PostgresOpenError::Tls`]: the options are wrong;
     /// - [`PostgresOpenError::Thread`]: the system starts no thread for the connections;
+    /// - [`PostgresOpenError::Standby`]: a standby of the options is another database;
     /// - [`PostgresOpenError::Migration`]: the database cannot be reached, a newer program has changed the tables, or
     ///   changing them failed;
     /// - [`PostgresOpenError::Store`]: a read after that failed.
@@ -131,6 +143,7 @@ impl PostgresStore {
         let history = migrations::run(&connector, options.part_days)?;
         let store = PostgresStore {
             readers: Pool::new(connector.clone(), options.connections, options.acquire_timeout),
+            standbys: Standbys::open(&options, history.installation, connector.clone())?,
             writer: Mutex::new(Writer::default()),
             partitions: Partitions::new(history.part_days),
             epoch: AtomicU64::new(history.epoch),
@@ -146,7 +159,7 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// Statements sent so far, without `BEGIN` and `COMMIT`.
+    /// Statements sent to the primary so far, without `BEGIN` and `COMMIT`.
     pub fn statements(&self) -> u64 {
         self.connector.statements()
     }
@@ -156,21 +169,18 @@ impl PostgresStore {
         self.connector.round_trips()
     }
 
-    /// Reads on a connection of the pool. A connection that broke while it was idle is replaced once.
-    pub(crate) fn query(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
-        self.connector.check_liveness()?;
-        let mut reader = self.readers.acquire()?;
-        let mut attempt = || {
-            let result = self.connector.block_on(async { reader.connection().await?.query(sql, params).await });
-            if result.as_ref().is_err_and(Failure::breaks_connection) {
-                reader.discard();
-            }
-            result
+    /// Serves a read of the port at its place.
+    pub(crate) fn read(&self, read: Read, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
+        let from_standby = match read.place() {
+            Place::Standby => self.standbys.query(sql, params),
+            Place::Primary => None,
         };
-        match attempt() {
-            Err(Failure::Disconnected(_)) => Ok(attempt()?),
-            result => Ok(result?),
-        }
+        from_standby.map_or_else(|| self.query(sql, params), Ok)
+    }
+
+    /// Executes a statement on the primary, on a connection of the pool.
+    pub(crate) fn query(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
+        self.readers.query(sql, params)
     }
 
     /// Writes with one statement outside a commit, and so all or nothing. Not tried again: the first attempt may still run

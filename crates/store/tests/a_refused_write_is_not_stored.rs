@@ -67,7 +67,7 @@ fn a_refused_removal_of_a_member_is_not_stored() {
     limit.leave_room(folder.path(), 0);
     store.commit(std::slice::from_ref(&removal), NOON).unwrap_err();
     limit.lift();
-    store.fence_writes(Term(0)).unwrap();
+    store.fence_writes(Term::ALONE).unwrap();
     assert!(store.membership(room, UserNo(3)).unwrap().is_some());
     let Outcome::MembersChanged { removed, .. } = retry(&store, &removal) else { panic!("another outcome") };
     assert_eq!(removed, [UserNo(3)], "the removal is reported by its retry");
@@ -82,12 +82,12 @@ fn a_write_of_rows_with_unknown_outcome_is_settled_after_a_restart() {
     populate(&store);
     let write = || {
         let change = RowChange { key: b"key".to_vec(), value: Some(b"value".to_vec()) };
-        store.write_rows(Term(0), RowSpace::Popups, vec![change])
+        store.write_rows(Term::ALONE, RowSpace::Popups, vec![change])
     };
     limit.leave_room(folder.path(), 0);
     assert!(matches!(write(), Err(StoreError::OutcomeUnknown(_))));
     limit.lift();
-    store.fence_writes(Term(0)).unwrap();
+    store.fence_writes(Term::ALONE).unwrap();
     assert_eq!(store.row(RowSpace::Popups, b"key").unwrap(), None);
     write().unwrap();
     assert!(store.row(RowSpace::Popups, b"key").unwrap().is_some());
@@ -128,7 +128,7 @@ fn acknowledged_sends_survive_repeated_failures_of_the_engine() {
         // The first write after a restart may fail for the same reason.
         store.commit(&[append(room, &refused)], NOON).unwrap_err();
         limit.lift();
-        store.fence_writes(Term(0)).unwrap();
+        store.fence_writes(Term::ALONE).unwrap();
         assert_eq!(stored_ids(&store, room), acknowledged);
         assert_eq!(store.last_position(), acknowledged.len() as u64);
     }

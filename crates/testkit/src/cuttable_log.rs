@@ -7,6 +7,7 @@ use std::sync::{
 };
 use tidings_domain::{
     commit_log::*,
+    function::Function,
     model::Position,
     node_settings::{KnownSettings, NodeSettings},
     store::*,
@@ -61,10 +62,14 @@ impl CommitLog for CuttableLog {
         &self,
         me: &NodeInfo,
         lease_ms: u64,
-        may_lead: bool,
+        takes: &[Function],
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError> {
-        self.reach()?.heartbeat(me, lease_ms, may_lead, takes_name)
+        self.reach()?.heartbeat(me, lease_ms, takes, takes_name)
+    }
+
+    fn hand_over(&self, function: Function, from: u64, to: u64, lease_ms: u64) -> StoreResult<bool> {
+        self.reach()?.hand_over(function, from, to, lease_ms)
     }
 
     fn open_gates(&self, gates: &[&'static str], known_by: &[u64]) -> StoreResult<()> {

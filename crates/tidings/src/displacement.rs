@@ -63,7 +63,7 @@ pub(crate) fn wait_for_name(data_dir: &Path, log: &dyn CommitLog, name: &str, le
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use tidings_domain::{commit_log::*, model::Position, store::StoreResult};
+    use tidings_domain::{commit_log::*, function::Function, model::Position, store::StoreResult};
 
     /// A log in which another process has every name.
     struct Taken;
@@ -81,7 +81,7 @@ mod tests {
             Ok(PruneProgress::default())
         }
 
-        fn heartbeat(&self, _: &NodeInfo, _: u64, _: bool, _: bool) -> Result<ClusterView, HeartbeatError> {
+        fn heartbeat(&self, _: &NodeInfo, _: u64, _: &[Function], _: bool) -> Result<ClusterView, HeartbeatError> {
             Err(HeartbeatError::Displaced)
         }
 

@@ -13,6 +13,10 @@ use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_domain::{bus::Bus, commit_log::CommitLog};
 use tidings_engine::cluster::ClusterParts;
 
+/// A function moves to a node with less to do when nothing has changed for so long: longer than a node that is gone, or comes
+/// back, keeps the cluster waiting.
+const BALANCE_AFTER_LEASES: u32 = 2;
+
 pub(crate) struct JoinedCluster {
     pub(crate) parts: ClusterParts,
     pub(crate) metrics: BusMetrics,
@@ -27,8 +31,9 @@ pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Resu
     let bus = Arc::new(RedisBus::start(config).context("[cluster] redis")?);
     let metrics = BusMetrics(bus.clone());
     let (lease, may_lead) = (settings.cluster_lease(), settings.may_lead());
+    let balance_after = BALANCE_AFTER_LEASES * lease;
     let recent_bytes_max = settings.cluster.recent_bytes_max;
-    let parts = ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max, fingerprints };
+    let parts = ClusterParts { log, bus, node, lease, may_lead, balance_after, recent_bytes_max, fingerprints };
     Ok(Some(JoinedCluster { parts, metrics }))
 }
 

@@ -63,6 +63,7 @@ enum Command {
     Check(commands::check::Check),
     /// Say whether this machine is set up for so many connections and messages, and how to mend what is not
     Doctor(commands::doctor::Doctor),
+    Plan(commands::plan::Plan),
     /// Load a server and prove with counts that nothing was lost
     #[cfg(feature = "lab")]
     Bench(Box<tidings_lab::BenchArgs>),
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         Command::Export(export) => export.run(),
         Command::Check(check) => check.run(),
         Command::Doctor(doctor) => doctor.run(),
+        Command::Plan(plan) => plan.run(),
         #[cfg(feature = "lab")]
         Command::Bench(args) => settings::Settings::check_variables(&args.settings()).map(|()| tidings_lab::run(*args)),
         #[cfg(feature = "lab")]

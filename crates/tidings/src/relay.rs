@@ -20,7 +20,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
     exposition::in_accepted_format, metrics::render, problem::RefusalResponse, request_service::check_host,
 };
-use tidings_domain::metrics::Metrics;
+use tidings_domain::{function::Function, metrics::Metrics};
 use tidings_engine::{Engine, cluster::nodes::ClusterNodes};
 use tidings_gateway::{
     miop_listener::ConnectionHost,
@@ -93,12 +93,12 @@ fn operations(relay: Arc<Relay>, metrics: Arc<Metrics>, outbound: Arc<OutboundBu
         }))
 }
 
-/// The node that leads, as this one has heard.
+/// The node that leads push, as this one has heard.
 struct Leader(Arc<ClusterNodes>);
 
 impl Leader {
     fn link(&self) -> Option<String> {
-        self.0.leader().map(|leader| leader.link).filter(|link| !link.is_empty())
+        self.0.leader(Function::Push).map(|leader| leader.link).filter(|link| !link.is_empty())
     }
 }
 

@@ -19,7 +19,7 @@ use tidings_api::{
     request_service::RequestService,
     routes::SettingView,
 };
-use tidings_domain::{clock::SystemClock, failure_log::FailureLog};
+use tidings_domain::{clock::SystemClock, failure_log::FailureLog, function::Function};
 use tidings_engine::{
     Engine, EngineParts, access::TokenClaims, config::EngineConfig, presence::compare::SessionSource,
 };
@@ -146,7 +146,7 @@ impl Server {
             cluster.nodes.announce_addresses(address, link.unwrap_or_default());
         }
         let outbox = OutboxParts {
-            leadership: engine.leadership(),
+            leadership: engine.leadership(Function::Outboxes),
             metrics: engine.metrics.clone(),
             requests: Arc::new(OutboxRequests(InternalRequests::new(api))),
         };
@@ -241,7 +241,7 @@ const EVENTS_REMOVED_EVERY: Duration = Duration::from_secs(60);
 /// How often recalls are looked for whose bodies have been in the store's files for long enough.
 const PURGE_EVERY: Duration = Duration::from_secs(10 * 60);
 
-/// What the leader does from time to time.
+/// What the leaders of functions do from time to time.
 async fn housekeeping(engine: Arc<Engine>, notifications: Arc<Notifications>, settings: Settings) {
     let erasures = work_on_erasures(notifications.clone());
     let purge = purge_recalled_bodies(notifications, &settings);
@@ -346,7 +346,7 @@ async fn remove_old_messages(engine: Arc<Engine>, settings: &Settings) {
     let mut timer = interval_from_now(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
     loop {
         timer.tick().await;
-        if !engine.is_leader() {
+        if !engine.leads(Function::Housekeeping) {
             continue;
         }
         let engine = engine.clone();

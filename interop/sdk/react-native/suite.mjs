@@ -52,8 +52,9 @@ const failed = await run(`React ${react.version} without a page`, [
     await until("the text in the field", () => screen.root.findByType("TextInput").props.value === "from the phone");
     screen.root.findByType("Button").props.onPress();
     await sees("alice: from the phone");
-    const { entries } = await api("GET", `/v1/conversations/alice~bob/messages`);
-    assert(entries.some(({ body }) => body.text === "from the phone"), entries);
+    // The screen has it before the server does.
+    const isStored = async () => (await api("GET", `/v1/conversations/alice~bob/messages`)).entries.some(({ body }) => body.text === "from the phone");
+    await until("the message in the history", isStored);
   }],
   ["what grows, what is asked over HTTP and what is stored need no page either", async () => {
     const { client } = runtime.context.app;

@@ -24,8 +24,7 @@ const publicKey = keys.generateKeys("base64url");
 const service = await new PushService().start();
 const server = await new RealServer({
   TIDINGS_WEB_PUSH_PUBLIC_KEY: publicKey,
-  // A private key with leading zeros is told shorter.
-  TIDINGS_WEB_PUSH_PRIVATE_KEY: Buffer.from(keys.getPrivateKey("hex").padStart(64, "0"), "hex").toString("base64url"),
+  TIDINGS_WEB_PUSH_PRIVATE_KEY: keys.getPrivateKey("base64url"),
   TIDINGS_WEB_PUSH_SUBJECT: "mailto:ops@example.com",
   TIDINGS_WEB_PUSH_SERVICES: service.url,
 }).start();

@@ -34,6 +34,7 @@ use tidings_domain::{
     clock::Clock,
     end_reason::required,
     failure_log::FailureLog,
+    function::Function,
     gates::OpenGates,
     leadership::Leadership,
     refusals::STORE_RETRY_AFTER_MS,
@@ -159,7 +160,7 @@ impl StoredKeys {
         let keys = Arc::new(StoredKeys {
             store: engine.store.clone(),
             clock: engine.clock.clone(),
-            lead: engine.leadership(),
+            lead: engine.leadership(Function::Housekeeping),
             gates,
             proposals: engine.proposals(),
             known: RwLock::default(),

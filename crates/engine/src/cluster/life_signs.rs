@@ -1,5 +1,6 @@
-//! A leader that has ended is succeeded within seconds, before its lease ends: its sign of life is gone with it. A leader that
-//! lives and has only lost its sign (its connection broke) must not be succeeded, and must not answer as the leader once it is.
+//! A leader that has ended is succeeded within seconds, before its leases end: its sign of life is gone with it. A leader that
+//! lives and has only lost its sign (its connection broke) must not be succeeded, and must not answer as the leader once it is. Its
+//! functions are succeeded one by one, each by the node that has least to do.
 //!
 //! ```text
 //! the sign ends at t    seen gone at s >= t    taken over at T >= s + SUCCEED_AFTER, unless the lease was renewed in between
@@ -16,14 +17,20 @@ use std::{
     convert::Infallible,
     time::{Duration, Instant},
 };
-use tidings_domain::commit_log::{CommitLog, LeaderSign};
+use tidings_domain::{
+    commit_log::{CommitLog, LeaderSign},
+    function::Function,
+};
 
 /// How often each node looks at the signs of life.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// For so long the sign must be gone.
 const SUCCEED_AFTER: Duration = Duration::from_millis(1_200);
 
-/// What a node has seen of the leader's sign.
+/// A function that the node which is to take it has not taken for so long after that, any other node takes.
+const YIELD_FOR: Duration = Duration::from_millis(400);
+
+/// What a node has seen of the sign of a function's leader.
 #[derive(Default)]
 struct LossWatch {
     /// The process, and the server, on which its sign was set. A leader of an earlier version has none.
@@ -33,32 +40,32 @@ struct LossWatch {
 }
 
 impl LossWatch {
-    /// Takes a look that was answered; answers whether the leader counts as ended.
-    fn is_lost(&mut self, sign: LeaderSign, now: Instant) -> bool {
+    /// Takes a look that was answered; answers for how long the sign has been gone.
+    fn lost_for(&mut self, sign: LeaderSign, now: Instant) -> Duration {
         let identity = (sign.boot_id, sign.server);
         if sign.is_set {
             (self.seen, self.lost) = (Some(identity), None);
-            return false;
+            return Duration::ZERO;
         }
         if self.seen != Some(identity) {
             self.lost = None;
-            return false;
+            return Duration::ZERO;
         }
         match self.lost {
-            Some((first, since)) if first == sign => now.duration_since(since) >= SUCCEED_AFTER,
+            Some((first, since)) if first == sign => now.duration_since(since),
             // Gone just now, or the leader lives: it has renewed its lease meanwhile.
             _ => {
                 self.lost = Some((sign, now));
-                false
+                Duration::ZERO
             }
         }
     }
 }
 
-/// Sets this node's sign and looks at the leader's until `stopped` is closed.
+/// Sets this node's sign and looks at the leaders' until `stopped` is closed.
 pub(super) fn run(nodes: &ClusterNodes, log: &dyn CommitLog, stopped: &Receiver<Infallible>) {
-    let mut watch = LossWatch::default();
-    let (mut own, mut leader) = (None, None);
+    let mut watches: [LossWatch; Function::COUNT] = Default::default();
+    let (mut own, mut leaders) = (None, Vec::new());
     loop {
         let sent = Instant::now();
         match log.life_signs(nodes.me().boot_id) {
@@ -71,11 +78,16 @@ pub(super) fn run(nodes: &ClusterNodes, log: &dyn CommitLog, stopped: &Receiver<
                     nodes.renew_soon();
                 }
                 own = signs.own;
-                let is_lost = watch.is_lost(signs.leader, Instant::now());
-                if is_lost && nodes.may_lead() && signs.leader.boot_id != nodes.me().boot_id {
-                    nodes.succeed(signs.leader);
+                for sign in &signs.leaders {
+                    let lost_for = watches[sign.function as usize].lost_for(*sign, Instant::now());
+                    if lost_for >= SUCCEED_AFTER && nodes.may_succeed(*sign, lost_for >= SUCCEED_AFTER + YIELD_FOR) {
+                        nodes.succeed(*sign);
+                    }
                 }
-                if leader.replace(signs.leader.boot_id).is_some_and(|before| before != signs.leader.boot_id) {
+                let mut now_lead: Vec<_> = signs.leaders.iter().map(|sign| (sign.function, sign.boot_id)).collect();
+                now_lead.sort_unstable();
+                let before = std::mem::replace(&mut leaders, now_lead);
+                if !before.is_empty() && before != leaders {
                     // Another node leads: the next heartbeat says which.
                     nodes.wake();
                 }

@@ -4,7 +4,7 @@
 use super::nodes::ClusterNodes;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{convert::Infallible, sync::Arc, time::Duration};
-use tidings_domain::{commit_log::CommitLog, failure_log::FailureLog};
+use tidings_domain::{commit_log::CommitLog, failure_log::FailureLog, function::Function};
 
 /// How long the log keeps changes at least: no node looks back farther.
 const RETENTION: Duration = Duration::from_secs(3_600);
@@ -26,7 +26,7 @@ impl LogPruner {
     pub(crate) fn run(&self) {
         let mut wait = PRUNE_EVERY;
         while self.stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-            wait = if self.nodes.is_leader() && self.prune() { PRUNE_PAUSE } else { PRUNE_EVERY };
+            wait = if self.nodes.leads(Function::Housekeeping) && self.prune() { PRUNE_PAUSE } else { PRUNE_EVERY };
         }
     }
 

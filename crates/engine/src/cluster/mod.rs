@@ -6,8 +6,8 @@
 //!
 //! In reading order: [`CommitLog`], the store's side; [`Bus`], which carries messages between nodes; [`wire`], those messages;
 //! `follower`, which applies commits in order; `recent_entries`, which answers short resumes from memory; `hub`, which
-//! sends and receives; [`nodes`], the peers and the leader; `leader_lease` and `life_signs`, by which a leader that has ended is
-//! succeeded before its lease ends; `gates`, what all of them understand; `agreement`, whether the nodes' settings and clocks agree;
+//! sends and receives; [`nodes`], the peers and who leads which function; `spread`, how functions are shared; `leader_lease` and
+//! `life_signs`, by which a leader that has ended is succeeded before its leases end; `gates`, what all of them understand; `agreement`, whether the nodes' settings and clocks agree;
 //! `store_time`, the time that a node gives; `log_pruner`, which keeps the log short; `presence`, who is
 //! online on any node; `push_transport`, for messages about pushes; `stream_peers`,
 //! for chunks of messages that grow; [`leader_client`], for requests to the leader.
@@ -24,6 +24,7 @@ pub mod nodes;
 pub(crate) mod presence;
 mod push_transport;
 pub(crate) mod recent_entries;
+mod spread;
 pub(crate) mod store_time;
 mod stream_peers;
 pub mod wire;
@@ -72,8 +73,10 @@ pub struct ClusterParts {
     pub node: NodeInfo,
     /// How long a silent node counts as alive.
     pub lease: Duration,
-    /// Whether this node may become the leader.
+    /// Whether this node may lead functions.
     pub may_lead: bool,
+    /// For so long nothing must have changed before a function moves to a node with less to do.
+    pub balance_after: Duration,
     /// Bytes of entries kept in memory for clients that come back soon. Older entries are read from the store.
     pub recent_bytes_max: usize,
     /// Fingerprints of what all nodes must have alike, by [`tidings_domain::node_settings::SharedSetting::name`].
@@ -115,13 +118,19 @@ impl Cluster {
         metrics: &Arc<Metrics>,
         time: Arc<StoreTime>,
     ) -> Cluster {
-        let ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max, fingerprints } = parts;
+        let ClusterParts { log, bus, node, lease, may_lead, balance_after, recent_bytes_max, fingerprints } = parts;
         let agreement = Agreement::new((node.boot_id, lease), fingerprints, time, bus.clone(), metrics.clone());
         let agreement = Arc::new(agreement);
         let follower =
             Follower::new(from, recent_bytes_max, applier.clone(), (log.clone(), bus.clone()), metrics.clone());
-        let nodes =
-            ClusterNodes::new(node, lease, may_lead, gates.clone(), (log.clone(), bus.clone()), metrics.clone());
+        let nodes = ClusterNodes::new(
+            node,
+            (lease, balance_after),
+            may_lead,
+            gates.clone(),
+            (log.clone(), bus.clone()),
+            metrics.clone(),
+        );
         let (follower, nodes) = (Arc::new(follower), Arc::new(nodes));
         let presence = PresenceThread::default();
         let handler = PeerMessageHandler {
@@ -236,7 +245,7 @@ impl Cluster {
         self.bus.trouble()
     }
 
-    /// Why what one node does for all is refused now. A node that has been ready stays ready.
+    /// Why what one node does for all is refused now, if a function is led by no node. A node that has been ready stays ready.
     pub fn leader_trouble(&self) -> Option<String> {
         self.nodes.leader_trouble()
     }

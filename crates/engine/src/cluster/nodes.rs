@@ -1,27 +1,33 @@
-//! The nodes of the cluster and its leader: leases in the store, by the store's clock.
+//! The nodes of the cluster and the leaders of its functions: leases in the store, by the store's clock.
 //!
-//! A node that cannot reach the store keeps its last view of its peers. It leads only until its lease ends by its own
-//! clock.
+//! A node that cannot reach the store keeps its last view of its peers. It leads only until its leases end by its own
+//! clock. A function moves to a node with less to do in three steps: its leader stops deciding, the store gives it to the other
+//! node in a new term, and that node reads what is stored before it serves.
 
 use super::{
     gates::{ClusterGates, UnknownGate},
-    leader_lease::LeaderLease,
+    leader_lease::LeaderLeases,
+    spread::{Move, Spread},
     wire::{BusMessage, WIRE_VERSION},
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tidings_domain::{
     bus::Bus,
-    commit_log::{ClusterView, CommitLog, HeartbeatError, LeaderSign, NodeInfo},
+    commit_log::{ClusterView, CommitLog, HeartbeatError, Leader, LeaderSign, NodeInfo},
     end_reason::EndReason,
     failure_log::FailureLog,
+    function::Function,
     gates::OpenGates,
     leadership::LeaderElection,
-    metrics::Metrics,
+    metrics::{FunctionLabel, Metrics},
     store::{StoreError, Term},
 };
 
@@ -29,6 +35,8 @@ use tidings_domain::{
 const HEARTBEATS_PER_LEASE: u32 = 5;
 /// The leader stops this part of its lease before the lease ends, because clocks do not run alike.
 const LEASE_MARGIN: f64 = 0.3;
+/// From when a function is decided no more until another node gets it: what was decided before is stored meanwhile.
+const STORED_WITHIN: Duration = Duration::from_millis(200);
 /// The roles of nodes that may lead, as their records spell them.
 const ROLES_THAT_LEAD: [&str; 2] = ["all", "worker"];
 /// Peers that are remembered because of their hellos.
@@ -55,11 +63,35 @@ impl From<UnknownGate> for LeaseError {
 #[derive(Default)]
 struct View {
     nodes: Vec<NodeInfo>,
-    leader: Option<u64>,
+    leaders: Vec<Leader>,
+    /// Whether functions have leases of their own.
+    is_split: bool,
+    /// When a node has come or gone, or another one has begun to lead, last.
+    changed_at: Option<Instant>,
+    /// Since when nobody leads a function.
+    unled_since: [Option<Instant>; Function::COUNT],
     trouble: Option<String>,
     /// Whether any node has led since this one started.
     has_seen_leader: bool,
     stopping: bool,
+}
+
+impl View {
+    fn leader(&self, function: Function) -> Option<Leader> {
+        self.leaders.iter().copied().find(|leader| leader.term.function == function)
+    }
+
+    /// `without`: a node that has ended, though its lease runs.
+    fn spread(&self, without: Option<u64>) -> Spread {
+        let may_lead = |node: &&NodeInfo| ROLES_THAT_LEAD.contains(&&*node.roles) && !node.details.draining;
+        let nodes = self.nodes.iter().filter(may_lead).map(|node| node.boot_id).filter(|node| Some(*node) != without);
+        Spread::new(nodes, Function::ALL.map(|function| self.leader(function).map(|leader| leader.boot_id)))
+    }
+
+    fn is_alike(&self, new: &ClusterView) -> bool {
+        let boot_ids = |nodes: &[NodeInfo]| nodes.iter().map(|node| node.boot_id).collect::<Vec<_>>();
+        boot_ids(&self.nodes) == boot_ids(&new.nodes) && self.leaders == new.leaders && self.is_split == new.is_split
+    }
 }
 
 /// This node's view of the cluster, and its own lease in it.
@@ -69,8 +101,11 @@ pub struct ClusterNodes {
     addresses: RwLock<Option<(String, String)>>,
     lease: Duration,
     may_lead: bool,
+    /// For so long nothing must have changed before a function moves to a node with less to do.
+    balance_after: Duration,
+    draining: AtomicBool,
     view: RwLock<View>,
-    leader_lease: LeaderLease,
+    leases: LeaderLeases,
     gates: Mutex<ClusterGates>,
     /// The peers' names, as the bus takes them.
     peers: RwLock<Arc<[Arc<str>]>>,
@@ -85,20 +120,27 @@ pub struct ClusterNodes {
 
 /// What [`super::life_signs`] asks of the node, and tells it.
 impl ClusterNodes {
-    pub(super) fn may_lead(&self) -> bool {
+    /// Whether this node takes a function whose leader has ended. `by_all`: the node that is to take it has not done so.
+    pub(super) fn may_succeed(&self, lost: LeaderSign, by_all: bool) -> bool {
+        let view = self.view.read();
         self.may_lead
+            && !self.is_draining()
+            && lost.boot_id != self.me.boot_id
+            && (by_all
+                || !view.is_split
+                || view.spread(Some(lost.boot_id)).successors().contains(&(lost.function, self.me.boot_id)))
     }
 
     /// This node's sign was set, by a look that was answered at this time.
     pub(super) fn sign_was_set(&self, answered: Instant) {
-        self.leader_lease.sign_was_set(answered);
+        self.leases.sign_was_set(answered);
         self.renew_soon();
     }
 
     /// This node's sign is set, as a look showed that was sent at this time.
     pub(super) fn confirm_sign(&self, sent: Instant) {
-        if self.leader_lease.sign_counts() {
-            self.leader_lease.take_evidence(sent);
+        if self.leases.sign_counts() {
+            self.leases.take_evidence(sent);
         } else {
             self.renew_soon();
         }
@@ -106,21 +148,22 @@ impl ClusterNodes {
 
     /// This node's sign is gone or does not count: if it leads, renewals show instead that it lives.
     pub(super) fn renew_soon(&self) {
-        if self.leader_lease.term().is_some() {
+        if self.leases.leads_any() {
             self.wake();
         }
     }
 
     /// Takes the lead from a leader that has ended.
     pub(super) fn succeed(&self, lost: LeaderSign) {
+        let function = lost.function.name();
         match self.log.succeed(self.me.boot_id, self.lease.as_millis() as u64, lost) {
             Ok(true) => {
-                tracing::info!("the leader has ended: this node succeeds it");
+                tracing::info!(function, "the leader has ended: this node succeeds it");
                 self.wake();
             }
             // Another node was faster, or the leader lives.
             Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "the lead of a leader that has ended could not be taken"),
+            Err(error) => tracing::warn!(%error, function, "the lead of a leader that has ended could not be taken"),
         }
     }
 }
@@ -128,21 +171,23 @@ impl ClusterNodes {
 impl ClusterNodes {
     pub(crate) fn new(
         mut me: NodeInfo,
-        lease: Duration,
+        (lease, balance_after): (Duration, Duration),
         may_lead: bool,
         gates: Arc<OpenGates>,
         (log, bus): (Arc<dyn CommitLog>, Arc<dyn Bus>),
         metrics: Arc<Metrics>,
     ) -> ClusterNodes {
         me.details.wire_version = WIRE_VERSION;
-        let leader_lease = LeaderLease::new(log.has_life_signs());
+        let leases = LeaderLeases::new(log.has_life_signs());
         ClusterNodes {
             me,
             addresses: RwLock::default(),
             lease,
             may_lead,
+            balance_after,
+            draining: AtomicBool::new(false),
             view: RwLock::default(),
-            leader_lease,
+            leases,
             gates: Mutex::new(ClusterGates::new(gates)),
             peers: RwLock::new(Arc::new([])),
             hellos: Mutex::default(),
@@ -179,15 +224,37 @@ impl ClusterNodes {
         self.view.read().nodes.clone()
     }
 
-    /// Whether this node leads, and no other can: its lease runs by its own clock.
-    pub fn is_leader(&self) -> bool {
-        self.leader_lease.is_valid()
+    /// Whether this node leads the function, and no other can: its lease runs by its own clock.
+    pub fn leads(&self, function: Function) -> bool {
+        self.leases.is_valid(function)
     }
 
-    /// The node that leads, as far as is known.
-    pub fn leader(&self) -> Option<NodeInfo> {
+    /// The node that leads the function, as far as is known.
+    pub fn leader(&self, function: Function) -> Option<NodeInfo> {
         let view = self.view.read();
-        view.nodes.iter().find(|node| Some(node.boot_id) == view.leader).cloned()
+        let leader = view.leader(function)?.boot_id;
+        view.nodes.iter().find(|node| node.boot_id == leader).cloned()
+    }
+
+    /// The functions that this node leads, as far as is known.
+    pub fn functions_of(&self, boot_id: u64) -> Vec<Function> {
+        let view = self.view.read();
+        view.leaders.iter().filter(|leader| leader.boot_id == boot_id).map(|leader| leader.term.function).collect()
+    }
+
+    /// The terms in which functions are led, for tests.
+    pub fn leaders(&self) -> Vec<Leader> {
+        self.view.read().leaders.clone()
+    }
+
+    /// This node takes no further function. It goes on with those that it leads until it stops.
+    pub(crate) fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Whether any node has led since this one started.
@@ -195,17 +262,21 @@ impl ClusterNodes {
         self.view.read().has_seen_leader
     }
 
-    /// Why what one node does for all is refused, if no node leads.
+    /// Why what one node does for all is refused, if a function is led by no node.
     pub(crate) fn leader_trouble(&self) -> Option<String> {
         let view = self.view.read();
-        if view.leader.is_some() {
+        let unled = Function::ALL.into_iter().filter(|function| view.leader(*function).is_none());
+        let unled: Vec<&str> = unled.map(Function::name).collect();
+        if unled.is_empty() {
             return None;
         }
         let nodes = view.nodes.len();
-        Some(if view.nodes.iter().any(|node| ROLES_THAT_LEAD.contains(&&*node.roles)) {
+        Some(if !view.nodes.iter().any(|node| ROLES_THAT_LEAD.contains(&&*node.roles)) {
+            format!("no node may lead: none of the {nodes} nodes that run has the role all or worker")
+        } else if unled.len() == Function::COUNT {
             "no node leads at the moment".into()
         } else {
-            format!("no node may lead: none of the {nodes} nodes that run has the role all or worker")
+            format!("no node leads at the moment: {}", unled.join(", "))
         })
     }
 
@@ -242,10 +313,12 @@ impl ClusterNodes {
         if let Some((address, link)) = self.addresses.read().clone() {
             (me.address, me.link) = (address, link);
         }
-        let view = self.log.heartbeat(&me, self.lease.as_millis() as u64, self.may_lead, takes_name)?;
+        me.details.draining = self.is_draining();
+        let view = self.log.heartbeat(&me, self.lease.as_millis() as u64, &self.takes(), takes_name)?;
         let mut gates = self.gates.lock();
         gates.note(&self.me, &view)?;
-        let due = if view.leader == Some(me.boot_id) { gates.due(&view, self.lease, sent) } else { Vec::new() };
+        let opens = view.leader(Function::Housekeeping).is_some_and(|leader| leader.boot_id == me.boot_id);
+        let due = if opens { gates.due(&view, self.lease, sent) } else { Vec::new() };
         drop(gates);
         let known_by: Vec<u64> = view.nodes.iter().map(|node| node.boot_id).collect();
         self.update_view(view, sent);
@@ -254,7 +327,50 @@ impl ClusterNodes {
             self.log.open_gates(&due, &known_by).map_err(HeartbeatError::from)?;
             self.wake();
         }
+        self.balance();
         Ok(())
+    }
+
+    /// The functions that this node takes now if nobody leads them.
+    fn takes(&self) -> Vec<Function> {
+        if !self.may_lead || self.is_draining() {
+            return Vec::new();
+        }
+        let view = self.view.read();
+        if !view.is_split {
+            // At its start a node does not know whether there are others.
+            return Function::ALL.to_vec();
+        }
+        let successors = view.spread(None).successors();
+        let waits_long = |function: Function| {
+            let since = view.unled_since[function as usize];
+            since.is_some_and(|since| since.elapsed() >= 2 * self.lease / HEARTBEATS_PER_LEASE)
+        };
+        let is_own = |function: &Function| successors.contains(&(*function, self.me.boot_id)) || waits_long(*function);
+        Function::ALL.into_iter().filter(is_own).collect()
+    }
+
+    /// Hands a function over to a node with less to do, if this node has more.
+    fn balance(&self) {
+        let view = self.view.read();
+        let is_calm = view.changed_at.is_some_and(|changed| changed.elapsed() >= self.balance_after);
+        let next = (view.is_split && is_calm).then(|| view.spread(None).next_move()).flatten();
+        drop(view);
+        let Some(Move { function, to, .. }) = next.filter(|next| next.from == self.me.boot_id) else { return };
+        self.leases.suspend(function);
+        std::thread::sleep(STORED_WITHIN);
+        match self.log.hand_over(function, self.me.boot_id, to, self.lease.as_millis() as u64) {
+            Ok(true) => {
+                self.leases.end(function);
+                self.metrics.cluster.moves.inc();
+                tracing::info!(function = function.name(), "a node with less to do leads this function from here on");
+            }
+            // This node has lost it, or leads it further.
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, function = function.name(), "a function could not be handed over"),
+        }
+        self.view.write().changed_at = Some(Instant::now());
+        self.wake();
     }
 
     fn update_view(&self, new: ClusterView, heartbeat_sent: Instant) {
@@ -270,21 +386,45 @@ impl ClusterNodes {
         let new_peers: Vec<Arc<str>> = peers.iter().filter(|name| !known.contains(*name)).cloned().collect();
         *self.peers.write() = peers;
         let mut view = self.view.write();
-        let led = view.leader == Some(self.me.boot_id);
-        let leads = new.leader == Some(self.me.boot_id);
-        if leads {
-            self.leader_lease.on_renewal(heartbeat_sent);
+        if !view.is_alike(&new) {
+            view.changed_at = Some(Instant::now());
         }
-        self.leader_lease.set(leads.then_some(new.term), heartbeat_sent + self.lease.mul_f64(1.0 - LEASE_MARGIN));
-        (view.nodes, view.leader, view.trouble) = (new.nodes, new.leader, None);
-        view.has_seen_leader |= new.leader.is_some();
+        let (led, mut is_unled_now) = (self.functions_led(), false);
+        for function in Function::ALL {
+            let leader = new.leader(function);
+            let is_own = leader.is_some_and(|leader| leader.boot_id == self.me.boot_id);
+            match leader.filter(|_| is_own) {
+                Some(leader) => self.leases.set(leader.term, heartbeat_sent + self.lease.mul_f64(1.0 - LEASE_MARGIN)),
+                None => self.leases.end(function),
+            }
+            let label = FunctionLabel { function: function.name() };
+            self.metrics.cluster.leads.get_or_create(&label).set(i64::from(is_own));
+            let since = &mut view.unled_since[function as usize];
+            is_unled_now |= leader.is_none() && since.is_none();
+            *since = leader.is_none().then(|| since.unwrap_or_else(Instant::now));
+        }
+        let leads = self.functions_led();
+        if !leads.is_empty() {
+            self.leases.on_renewal(heartbeat_sent);
+        }
+        view.has_seen_leader |= !new.leaders.is_empty();
+        (view.nodes, view.leaders, view.is_split, view.trouble) = (new.nodes, new.leaders, new.is_split, None);
         self.metrics.cluster.nodes.set(view.nodes.len() as i64);
-        self.metrics.cluster.leader.set(i64::from(leads));
+        self.metrics.cluster.leader.set(i64::from(leads.contains(&Function::Push)));
         drop(view);
         if leads != led {
-            tracing::info!(leads, "the lead of the cluster has changed");
+            let names: Vec<&str> = leads.iter().map(|function| function.name()).collect();
+            tracing::info!(leads = names.join(" "), "this node leads other functions of the cluster than before");
+        }
+        if is_unled_now {
+            // The next heartbeat takes what is this node's.
+            self.wake();
         }
         self.say_hello(&new_peers);
+    }
+
+    fn functions_led(&self) -> Vec<Function> {
+        Function::ALL.into_iter().filter(|function| self.leases.term(*function).is_some()).collect()
     }
 
     fn say_hello(&self, to: &[Arc<str>]) {
@@ -334,8 +474,8 @@ impl ClusterNodes {
                     };
                     let mut view = self.view.write();
                     view.trouble = Some(reason.to_string());
-                    view.leader = None;
-                    self.leader_lease.set(None, Instant::now());
+                    view.leaders.clear();
+                    Function::ALL.into_iter().for_each(|function| self.leases.end(function));
                     drop(view);
                     end(reason);
                     return;
@@ -356,11 +496,11 @@ impl ClusterNodes {
 }
 
 impl LeaderElection for ClusterNodes {
-    fn term(&self) -> Option<Term> {
-        self.leader_lease.term()
+    fn term(&self, function: Function) -> Option<Term> {
+        self.leases.term(function)
     }
 
     fn holds(&self, term: Term) -> bool {
-        self.leader_lease.is_valid() && self.leader_lease.term() == Some(term)
+        self.leases.is_valid(term.function) && self.leases.term(term.function) == Some(term)
     }
 }

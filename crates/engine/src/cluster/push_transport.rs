@@ -2,7 +2,7 @@
 
 use super::{nodes::ClusterNodes, wire::BusMessage};
 use std::{sync::Arc, time::Duration};
-use tidings_domain::bus::Bus;
+use tidings_domain::{bus::Bus, function::Function};
 use tidings_push::{PeerLeader, PeerTransport};
 
 pub(super) struct PushTransport {
@@ -28,7 +28,7 @@ impl PeerTransport for PushTransport {
     }
 
     fn leader(&self) -> Option<PeerLeader> {
-        let leader = self.nodes.leader().filter(|leader| leader.boot_id != self.nodes.me().boot_id)?;
+        let leader = self.nodes.leader(Function::Push).filter(|leader| leader.boot_id != self.nodes.me().boot_id)?;
         Some(PeerLeader { name: leader.name.as_str().into(), boot_id: leader.boot_id })
     }
 

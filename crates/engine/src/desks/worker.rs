@@ -7,6 +7,7 @@ use crossbeam_channel::RecvTimeoutError;
 use std::time::Duration;
 use tidings_domain::{
     desks::{DeskPatch, Whose, index_key, indexed},
+    function::Function,
     model::*,
     refusals::store_refusal,
     store::{Proposal, RowSpace},
@@ -24,7 +25,7 @@ pub(crate) fn start(core: Core) -> WorkerThread {
         let worker = Worker(core);
         while stopped.recv_timeout(ROUND) == Err(RecvTimeoutError::Timeout) {
             worker.0.directory.desks.read_changed();
-            if worker.0.lead.leads() {
+            if worker.0.leads.of(Function::Housekeeping).leads() {
                 worker.round();
             }
         }

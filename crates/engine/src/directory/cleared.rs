@@ -22,7 +22,8 @@ enum Mark {
 
 #[derive(Default)]
 struct State {
-    users: FxHashMap<UserNo, FxHashSet<ConversationNo>>,
+    /// The live users. Few have cleared anything: the others take little.
+    users: FxHashMap<UserNo, Option<Box<FxHashSet<ConversationNo>>>>,
     marks: FxHashMap<ConversationNo, Vec<(UserNo, Mark)>>,
     changes: u64,
 }
@@ -30,7 +31,7 @@ struct State {
 impl State {
     fn put(&mut self, user: UserNo, conversation: ConversationNo, mark: Mark) {
         let Some(conversations) = self.users.get_mut(&user) else { return };
-        conversations.insert(conversation);
+        conversations.get_or_insert_default().insert(conversation);
         let marks = self.marks.entry(conversation).or_default();
         match marks.iter_mut().find(|(of, _)| *of == user) {
             Some((_, known)) => *known = mark,
@@ -99,7 +100,7 @@ impl ClearedMarks {
     /// The user has no session here any more.
     pub(crate) fn forget(&self, user: UserNo) {
         let mut state = self.0.lock();
-        for conversation in state.users.remove(&user).into_iter().flatten() {
+        for conversation in state.users.remove(&user).flatten().into_iter().flat_map(|conversations| *conversations) {
             state.remove(user, conversation);
         }
     }
@@ -144,7 +145,7 @@ impl ClearedMarks {
             state.put(user, conversation, Mark::Cleared(seq));
         } else {
             state.remove(user, conversation);
-            if let Some(conversations) = state.users.get_mut(&user) {
+            if let Some(Some(conversations)) = state.users.get_mut(&user) {
                 conversations.remove(&conversation);
             }
         }

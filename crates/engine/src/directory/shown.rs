@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::VecDeque;
+use std::collections::{VecDeque, hash_map::Entry};
 use tidings_domain::model::{ConversationNo, UserNo};
 
 /// Conversations of users in the index. Full: each read is looked up in the store.
@@ -15,15 +15,21 @@ const RECALLED_MAX: usize = 10_000;
 
 type OfUser = (UserNo, ConversationNo);
 
+/// Tells apart what was noted of a user and conversation before and after a look at the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Noted(u32);
+
 #[derive(Default)]
 struct State {
     /// While this node leads.
     is_on: bool,
     /// All rows are in the index.
     is_complete: bool,
-    shown: FxHashMap<ConversationNo, FxHashSet<UserNo>>,
+    shown: FxHashMap<ConversationNo, FxHashMap<UserNo, Noted>>,
     /// Users of all conversations.
     shown_count: usize,
+    /// The last number of a note.
+    last_noted: u32,
     recalled: FxHashSet<(ConversationNo, u64)>,
     /// In the order in which they are forgotten.
     recalled_order: VecDeque<(ConversationNo, u64)>,
@@ -33,7 +39,7 @@ struct State {
 
 impl State {
     fn is_shown(&self, user: UserNo, conversation: ConversationNo) -> bool {
-        self.shown.get(&conversation).is_some_and(|users| users.contains(&user))
+        self.shown.get(&conversation).is_some_and(|users| users.contains_key(&user))
     }
 
     /// Has the stage look at what the user's devices show of the conversation.
@@ -70,7 +76,9 @@ impl ShownIndex {
     pub fn note_shown(&self, user: UserNo, conversation: ConversationNo, seq: u64) {
         let mut state = self.0.lock();
         if state.is_on && (state.shown_count < SHOWN_MAX || state.is_shown(user, conversation)) {
-            let is_new = state.shown.entry(conversation).or_default().insert(user);
+            state.last_noted = state.last_noted.wrapping_add(1);
+            let noted = Noted(state.last_noted);
+            let is_new = state.shown.entry(conversation).or_default().insert(user, noted).is_none();
             state.shown_count += usize::from(is_new);
         } else {
             state.is_complete = false;
@@ -80,15 +88,23 @@ impl ShownIndex {
         }
     }
 
-    /// No device shows it any more.
-    pub fn forget(&self, user: UserNo, conversation: ConversationNo) {
+    /// What was noted last of the user and conversation.
+    pub fn noted(&self, user: UserNo, conversation: ConversationNo) -> Option<Noted> {
+        self.0.lock().shown.get(&conversation)?.get(&user).copied()
+    }
+
+    /// No device shows it any more, according to rows that were read after `before` was noted. What was noted meanwhile stays.
+    pub fn forget(&self, user: UserNo, conversation: ConversationNo, before: Noted) {
         let mut state = self.0.lock();
-        let Some(users) = state.shown.get_mut(&conversation) else { return };
-        let was_shown = users.remove(&user);
-        if users.is_empty() {
-            state.shown.remove(&conversation);
+        let Entry::Occupied(mut users) = state.shown.entry(conversation) else { return };
+        if users.get().get(&user) != Some(&before) {
+            return;
         }
-        state.shown_count -= usize::from(was_shown);
+        users.get_mut().remove(&user);
+        if users.get().is_empty() {
+            users.remove();
+        }
+        state.shown_count -= 1;
     }
 
     /// The user has read in the conversation. By far most reads are of what nothing is shown of.
@@ -117,8 +133,14 @@ impl ShownIndex {
             state.has_missed = true;
             return;
         }
-        let users: Vec<UserNo> = state.shown.get(&conversation).into_iter().flatten().copied().collect();
+        let users: Vec<UserNo> =
+            state.shown.get(&conversation).into_iter().flat_map(FxHashMap::keys).copied().collect();
         users.into_iter().for_each(|user| state.look_at(user, conversation));
+    }
+
+    /// What was read may have been missed: the stage looks at all rows.
+    pub fn note_missed(&self) {
+        self.0.lock().has_missed = true;
     }
 
     /// Takes some of what was read since, and whether more was read than found room.
@@ -129,5 +151,42 @@ impl ShownIndex {
             state.read.remove(of_user);
         }
         (taken, std::mem::take(&mut state.has_missed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEN: UserNo = UserNo(1);
+    const ROOM: ConversationNo = ConversationNo(2);
+
+    fn complete_index() -> ShownIndex {
+        let index = ShownIndex::default();
+        index.begin();
+        index.note_complete();
+        index
+    }
+
+    #[test]
+    fn what_is_stored_while_the_rows_are_read_is_not_forgotten() {
+        let index = complete_index();
+        index.note_shown(BEN, ROOM, 1);
+        let noted = index.noted(BEN, ROOM).expect("it was noted");
+        // The rows are read here, and a worker stores one.
+        index.note_shown(BEN, ROOM, 2);
+        index.forget(BEN, ROOM, noted);
+        index.note_read(BEN, ROOM);
+        assert_eq!(index.take_read(10).0, [(BEN, ROOM)]);
+    }
+
+    #[test]
+    fn reads_of_what_no_device_shows_are_not_looked_at() {
+        let index = complete_index();
+        index.note_shown(BEN, ROOM, 1);
+        let noted = index.noted(BEN, ROOM).expect("it was noted");
+        index.forget(BEN, ROOM, noted);
+        index.note_read(BEN, ROOM);
+        assert_eq!((index.noted(BEN, ROOM), index.take_read(10).0), (None, Vec::new()));
     }
 }

@@ -10,6 +10,7 @@ use crate::{
 };
 use std::sync::Arc;
 use tidings_domain::{
+    function::Function,
     gates::Gate,
     model::*,
     refusals::{leader_unavailable, store_refusal},
@@ -51,7 +52,7 @@ impl Engine {
         self.check_draining()?;
         let account = self.check_bulk_send(&new)?;
         let mut cursor = self.bulk_sends.lock();
-        let term = self.lead.term().ok_or_else(leader_unavailable)?;
+        let term = self.leads.term(Function::Push).ok_or_else(leader_unavailable)?;
         let all = rows::all(&*self.store).map_err(store_refusal)?;
         let same =
             |known: &&Progress| known.view.account == new.account && known.view.client_bulk_id == new.client_bulk_id;
@@ -158,7 +159,7 @@ impl Engine {
     /// `not_found`; `store_unavailable`, `node_unavailable`.
     pub fn cancel_bulk_send(&self, id: u64) -> Result<BulkSend, Refusal> {
         let _changes = self.bulk_sends.lock();
-        let term = self.lead.term().ok_or_else(leader_unavailable)?;
+        let term = self.leads.term(Function::Push).ok_or_else(leader_unavailable)?;
         let mut progress = self.require_bulk_send(id)?;
         if progress.is_running() {
             progress.end(BulkStatus::Cancelled, self.clock.now_ms());
@@ -172,7 +173,7 @@ impl Engine {
     /// # Errors
     /// `store_unavailable`: a later call goes on.
     pub async fn work_on_bulk_sends(self: &Arc<Self>) -> Result<bool, Refusal> {
-        let Some(term) = self.lead.term() else { return Ok(false) };
+        let Some(term) = self.leads.term(Function::Push) else { return Ok(false) };
         let engine = self.clone();
         let running = move || {
             let mut idle_in = engine.bulk_sends.lock();

@@ -12,6 +12,7 @@ use tidings_domain::{
     chat_rows::number_in,
     erasure::legal_hold_key,
     expiry::*,
+    function::Function,
     gates::Gate,
     leadership::Term,
     model::*,
@@ -62,7 +63,9 @@ impl Engine {
     /// # Errors
     /// `store_unavailable`, `queue_full`, `draining`: a later call goes on.
     pub fn expire_messages(&self) -> Result<bool, Refusal> {
-        let Some(term) = self.lead.term().filter(|_| self.gates.is_open(Gate::DisappearingMessages)) else {
+        let Some(term) =
+            self.leads.term(Function::ScheduledMessages).filter(|_| self.gates.is_open(Gate::DisappearingMessages))
+        else {
             return Ok(false);
         };
         let now_ms = self.clock.now_ms();

@@ -1,11 +1,12 @@
-//! Brings what happened outside the commits of chat into their order: the leader proposes the notes that others have written with
-//! their rows.
+//! Brings what happened outside the commits of chat into their order: a node that leads a function proposes the notes that it has
+//! written with its rows. Those that another process has left come from the leader of push.
 
 use crate::Engine;
 use std::sync::Arc;
 use tidings_domain::{
     chat_rows,
-    feed_note::{FeedNote, notes_of},
+    feed_note::{FeedNote, NotesNo, notes_of},
+    function::Function,
     leadership::Term,
     push_store::{PushChange, PushKey, PushRow},
     refusals::store_refusal,
@@ -31,14 +32,21 @@ struct NotesFound {
 }
 
 impl Engine {
-    /// Commits some of the notes that wait, if this node leads. Answers whether there may be more. `all`: looks for old ones, too.
+    /// Commits some of the notes that wait, if this node leads a function. Answers whether there may be more. `all`: looks for old
+    /// ones, too.
     ///
     /// # Errors
     /// `store_unavailable`, `queue_full`, `draining`: a later call goes on.
     pub async fn add_feed_notes(self: &Arc<Self>, all: bool) -> Result<bool, Refusal> {
-        let Some(term) = self.lead.term() else { return Ok(false) };
+        let Some(term) = Function::ALL.into_iter().find_map(|function| self.leads.term(function)) else {
+            return Ok(false);
+        };
+        let all = all && term.function == Function::Push;
         let (engine, from) = (self.clone(), self.feed_notes.look_from(all));
-        let found = blocking(move || engine.read_feed_notes(from)).await?;
+        let found = blocking(move || engine.read_feed_notes(from, all)).await?;
+        if found.chat.is_empty() && found.popups.is_empty() && found.push.is_empty() {
+            return Ok(false);
+        }
         for notes in found.notes.chunks(NOTES_PER_PROPOSAL) {
             self.committer.propose_untold(None, Proposal::AddFeedNotes(notes.to_vec())).await?;
         }
@@ -54,15 +62,25 @@ impl Engine {
         self.feed_notes.has_new()
     }
 
-    fn read_feed_notes(&self, from: u64) -> StoreResult<NotesFound> {
+    /// `all`: with those of processes that have ended, or lead nothing any more.
+    fn read_feed_notes(&self, from: u64, all: bool) -> StoreResult<NotesFound> {
         let mut found = NotesFound::default();
+        let nodes = self.cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.nodes.all());
+        let is_alive = |boot: u64| nodes.iter().any(|node| node.boot_id == boot);
+        let is_taken =
+            |no: NotesNo| self.feed_notes.is_own(no) || all && (!is_alive(no.1) || self.feed_notes.is_left_behind(no));
         let places = [
             (RowSpace::Chat, chat_rows::feed_notes_from(from)),
             (RowSpace::Popups, tidings_popups::feed_notes_from(from)),
         ];
         for (space, (from, to)) in places {
             for (key, row) in self.store.rows(space, &from, &to, ROWS_AT_ONCE)? {
-                found.add(&row, chat_rows::number_in(&key, 0).unwrap_or_default());
+                let number = |place: usize| chat_rows::number_in(&key, place).unwrap_or_default();
+                let no = (number(0), number(1));
+                if !is_taken(no) {
+                    continue;
+                }
+                found.add(&row, no.0);
                 match space {
                     RowSpace::Chat => found.chat.push(key),
                     RowSpace::Popups => found.popups.push(key),
@@ -71,10 +89,12 @@ impl Engine {
         }
         let (from, to) = (PushKey::Notes((from, 0)), PushKey::Notes((u64::MAX, u64::MAX)));
         for row in self.store.push_rows(&from, &to, ROWS_AT_ONCE)? {
-            if let PushRow::Notes { no, bytes } = &row {
+            if let PushRow::Notes { no, bytes } = &row
+                && is_taken(*no)
+            {
                 found.add(bytes, no.0);
+                found.push.push(row.key());
             }
-            found.push.push(row.key());
         }
         Ok(found)
     }

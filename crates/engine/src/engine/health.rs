@@ -1,7 +1,10 @@
 //! What operators see of the engine: gauges, readiness, and whether this node leads.
 
 use crate::{Engine, cluster::Cluster};
-use tidings_domain::model::{LANES, Lane, Position};
+use tidings_domain::{
+    function::Function,
+    model::{LANES, Lane, Position},
+};
 use tidings_popups::PopupsReadiness;
 use tidings_protocol::error::Refusal;
 
@@ -60,14 +63,14 @@ impl Engine {
         self.cluster.as_ref().map_or(Ok(()), Cluster::check_presence)
     }
 
-    /// Whether push and popups run here: this node leads, as far as it has heard. The store refuses their writes if the term
+    /// Whether this function runs here: this node leads it, as far as it has heard. The store refuses its writes if the term
     /// has ended.
-    pub fn has_leader_term(&self) -> bool {
-        self.lead.term().is_some()
+    pub fn has_term(&self, function: Function) -> bool {
+        self.leads.term(function).is_some()
     }
 
-    /// Whether this node leads, and no other can.
-    pub fn is_leader(&self) -> bool {
-        self.lead.leads()
+    /// Whether this node leads the function, and no other can.
+    pub fn leads(&self, function: Function) -> bool {
+        self.leads.of(function).leads()
     }
 }

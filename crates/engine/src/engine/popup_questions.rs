@@ -6,7 +6,7 @@
 //! requests for the leader are, and does not come here.
 
 use crate::Engine;
-use tidings_domain::model::Actor;
+use tidings_domain::{function::Function, model::Actor};
 use tidings_popups::{PopupDecision, QuestionBody};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -98,6 +98,6 @@ impl Engine {
 
     /// Whether a session of this node has to be answered by the leader, which is another node.
     fn is_for_another_node(&self, caller: PopupCaller<'_>) -> bool {
-        caller.session.is_some() && !self.has_leader_term()
+        caller.session.is_some() && !self.has_term(Function::Push)
     }
 }

@@ -4,6 +4,7 @@
 use crate::{Engine, commit::Committer, engine::popup_users::PopupUsers, views::Found};
 use std::sync::Arc;
 use tidings_domain::{
+    function::Function,
     leadership::Leadership,
     model::*,
     store::{Outcome, Proposal},
@@ -38,8 +39,9 @@ impl Engine {
         Proposals(self.committer.clone())
     }
 
-    pub fn leadership(&self) -> Leadership {
-        self.lead.clone()
+    /// Whether this node leads this function.
+    pub fn leadership(&self, function: Function) -> Leadership {
+        self.leads.of(function)
     }
 
     /// Users as the conditions of popups and of policies see them.

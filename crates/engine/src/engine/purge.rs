@@ -4,6 +4,7 @@ use crate::Engine;
 use std::time::Duration;
 use tidings_domain::{
     chat_rows,
+    function::Function,
     refusals::store_refusal,
     store::{RowChange, RowSpace, Store, StoreResult},
 };
@@ -23,7 +24,7 @@ impl Engine {
         age_min: Duration,
         remove_copies: impl FnOnce() -> Result<(), Refusal>,
     ) -> Result<bool, Refusal> {
-        let Some(term) = self.lead.term() else { return Ok(false) };
+        let Some(term) = self.leads.term(Function::Housekeeping) else { return Ok(false) };
         let (first, last) = chat_rows::all_recalls();
         let oldest = self.store.rows(RowSpace::Chat, &first, &last, 1).map_err(store_refusal)?;
         let oldest = oldest.first().and_then(|(key, _)| chat_rows::number_in(key, 0));

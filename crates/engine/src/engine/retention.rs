@@ -6,6 +6,7 @@ use tidings_domain::{
     chat_row_kind::ChatRowKind,
     chat_rows,
     expiry::{all_own_retentions, own_retention_in},
+    function::Function,
     model::*,
     refusals::store_refusal,
     store::*,
@@ -22,7 +23,7 @@ impl Engine {
     /// # Errors
     /// `store_unavailable`, `queue_full`, `draining`: some may be removed; a later call goes on.
     pub fn remove_old(&self, retention: Retention) -> Result<u64, Refusal> {
-        let Some(term) = self.lead.term() else { return Ok(0) };
+        let Some(term) = self.leads.term(Function::Housekeeping) else { return Ok(0) };
         let now_ms = self.clock.now_ms();
         let held = self
             .conversations_of(ChatRowKind::LegalHold.all(), |key| chat_rows::number_in(key, 0).map(ConversationNo))?;

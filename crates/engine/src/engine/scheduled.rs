@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tidings_domain::{
     chat_rows::{decode, encode, feed_notes_key},
     feed_note::FeedNote,
+    function::Function,
     gates::Gate,
     leadership::Term,
     model::*,
@@ -274,7 +275,7 @@ impl Engine {
 
     /// The messages whose time has come, the earliest first.
     fn due_messages(&self) -> Result<Vec<ScheduledMessage>, Refusal> {
-        if self.lead.term().is_none() {
+        if self.leads.term(Function::ScheduledMessages).is_none() {
             return Ok(Vec::new());
         }
         let now_ms = self.clock.now_ms();
@@ -381,7 +382,7 @@ impl Engine {
 
     /// What is known in this term: read once, when the term has begun. Messages that failed long ago are forgotten then.
     fn known_schedule<'s>(&self, known: &'s mut Option<Schedule>) -> Result<&'s mut Schedule, Refusal> {
-        let term = self.lead.term().ok_or_else(leader_unavailable)?;
+        let term = self.leads.term(Function::ScheduledMessages).ok_or_else(leader_unavailable)?;
         if known.as_ref().is_none_or(|schedule| schedule.term != term) {
             let (mut from, to) = all_headers();
             let (mut total, now_ms) = (0, self.clock.now_ms());

@@ -5,7 +5,7 @@ use super::{
     compare::{Comparison, Difference, DifferenceKind, SessionSource},
 };
 use crate::Engine;
-use tidings_domain::{gates::Gate, model::*, refusals::store_refusal};
+use tidings_domain::{function::Function, gates::Gate, model::*, refusals::store_refusal};
 use tidings_protocol::{error::Refusal, http::*, limits::*};
 
 impl Engine {
@@ -84,10 +84,11 @@ impl Engine {
     pub fn nodes(&self) -> Vec<NodeView> {
         let now_ms = self.clock.now_ms();
         let nodes = self.cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.nodes.all());
-        let leader = self.cluster.as_ref().and_then(|cluster| cluster.nodes.leader()).map(|leader| leader.boot_id);
         let view = |record: NodeRecord| {
             // A node tells its address once its listeners are open, after it has attached.
             let node = nodes.iter().find(|node| node.boot_id == record.boot_id);
+            let functions = self.cluster.as_ref().map(|cluster| cluster.nodes.functions_of(record.boot_id));
+            let functions = functions.unwrap_or_default();
             NodeView {
                 name: record.name,
                 boot_id: format!("{:x}", record.boot_id),
@@ -99,7 +100,8 @@ impl Engine {
                 roles: node.map(|node| node.roles.clone()),
                 wire_version: node.map(|node| node.details.wire_version).filter(|version| *version != 0),
                 gates: node.map(|node| node.details.gates.clone()).unwrap_or_default(),
-                leads: leader == Some(record.boot_id),
+                leads: functions.contains(&Function::Push),
+                functions: functions.iter().map(|function| function.name().to_owned()).collect(),
                 differs_in: self
                     .cluster
                     .as_ref()

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tidings_domain::{metrics::Metrics, model::UserNo, store::Proposal};
+use tidings_domain::{function::Function, metrics::Metrics, model::UserNo, store::Proposal};
 
 /// The pause between announcements. Of several changes of a user in between, only the last is announced.
 const ROUND: Duration = Duration::from_millis(500);
@@ -55,7 +55,7 @@ impl Announcer {
             // A user of this node may soon have a session on another one: other nodes announce it after the grace.
             let ends = stopping && (self.is_only_node)();
             self.announce(ends);
-            if ends || self.core.lead.leads() {
+            if ends || self.core.leads.of(Function::Presence).leads() {
                 self.store_last_seen(ends);
             }
             match asked {

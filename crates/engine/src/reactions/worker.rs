@@ -12,6 +12,7 @@ use std::{
 };
 use tidings_domain::{
     chat_rows,
+    function::Function,
     model::ConversationNo,
     store::{Proposal, RowSpace, StoreResult},
 };
@@ -71,7 +72,9 @@ impl Worker {
                 *at > now_ms
             });
             is_due.into_iter().for_each(|conversation| self.tell(conversation));
-            if searched_at.is_none_or(|at| at.elapsed() >= SEARCH_INTERVAL) && self.core.lead.leads() {
+            if searched_at.is_none_or(|at| at.elapsed() >= SEARCH_INTERVAL)
+                && self.core.leads.of(Function::Housekeeping).leads()
+            {
                 searched_at = Some(Instant::now());
                 match self.search() {
                     Ok(found) => found.into_iter().for_each(|conversation| self.tell(conversation)),

@@ -8,6 +8,7 @@ use rustc_hash::FxHashSet;
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
     chat_rows::{stream_key, stream_of},
+    function::Function,
     model::{self, *},
     refusals::store_refusal,
     store::*,
@@ -175,7 +176,8 @@ impl Worker {
 
     /// The listed streams that nobody seems to hold, each with whether that is certain.
     fn listed_orphans(&self) -> StoreResult<Vec<(StreamKey, bool)>> {
-        let Parts { core: Core { store, lead, .. }, streams, is_alive } = &self.parts;
+        let Parts { core: Core { store, leads, .. }, streams, is_alive } = &self.parts;
+        let lead = leads.of(Function::Housekeeping);
         let mut orphans = Vec::new();
         let (mut from, to) = (stream_key(ConversationNo(0), 0), stream_key(ConversationNo(u64::MAX), u64::MAX));
         loop {

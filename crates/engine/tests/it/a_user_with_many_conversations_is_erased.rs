@@ -69,8 +69,8 @@ fn a_user_with_many_conversations_is_erased_beside_sends_and_over_stops() {
     let (is_over, began, engine) = (AtomicBool::new(false), Instant::now(), world.engine.clone());
     let beside = std::thread::scope(|scope| {
         let working = scope.spawn(|| {
+            scopeguard::defer! { is_over.store(true, Ordering::Release) }
             while engine.work_on_erasures(&|_| Ok(0)).unwrap() {}
-            is_over.store(true, Ordering::Release);
         });
         let beside = sends(&world, |_| is_over.load(Ordering::Acquire));
         working.join().unwrap();

@@ -379,7 +379,7 @@ fn one_import_runs_at_a_time() {
 fn beside_a_node_of_the_version_before_nothing_is_imported() {
     let store = Arc::new(MemoryStore::shared_with_closed_gates());
     let former = NodeInfo { name: "former".into(), boot_id: 1, ..NodeInfo::default() };
-    store.heartbeat(&former, LONG_LEASE.as_millis() as u64, false, true).unwrap();
+    store.heartbeat(&former, LONG_LEASE.as_millis() as u64, &[], true).unwrap();
     let bus = Arc::new(LocalBus::default());
     let world = World::node_on("new", &store, store.clone(), bus, LONG_LEASE);
     let refusal = Import::new(world.engine.clone()).err().unwrap();

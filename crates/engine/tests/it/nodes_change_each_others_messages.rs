@@ -8,6 +8,7 @@ use std::{
 };
 use tidings_domain::{
     commit_log::CommitLog,
+    function::Function,
     model::{Actor, ConversationKind},
 };
 use tidings_engine::Engine;
@@ -29,7 +30,8 @@ fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
     let log = Arc::new(CuttableLog::on(store.clone()));
     let rows = Arc::new(Troubled::on(store.clone()));
     let bus = Arc::new(bus.clone());
-    let world = World::node_with(PopupsConfig::default(), name, rows.clone(), log.clone(), bus, LONG_LEASE);
+    let world =
+        World::node_with(PopupsConfig::default(), name, rows.clone(), log.clone(), bus, (LONG_LEASE, Duration::MAX));
     Node { world, log, rows }
 }
 
@@ -37,7 +39,7 @@ fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
 fn two() -> (Node, Node) {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let first = node("a", &store, &bus);
-    until("the first node leads", &[&first], |engine| engine.is_leader());
+    until("the first node leads", &[&first], |engine| engine.leads(Function::Push));
     let second = node("b", &store, &bus);
     first.world.users(&["ada", "ben"]);
     first.world.conversation(ConversationKind::Group, "g", &["ada", "ben"]);
@@ -121,7 +123,7 @@ fn the_next_leader_ends_what_grew_at_a_node_that_was_killed() {
     first.world.engine.settle_streams();
     append("lost", 5).unwrap();
     first.kill();
-    until("the second node leads", &[&second], |engine| engine.is_leader());
+    until("the second node leads", &[&second], |engine| engine.leads(Function::Push));
     // A stream without a node is ended the second time that it is found: its node may be one that has just begun.
     for _ in 0..2 {
         second.world.clock.advance(SEARCH_EVERY);

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tidings_domain::function::Function;
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     error::ErrorCode,
@@ -28,13 +29,20 @@ struct Node {
 const AT_RISK: Duration = Duration::from_millis(80);
 
 fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
-    node_with(PopupsConfig::default(), name, store, bus, lease)
+    node_with(PopupsConfig::default(), name, store, bus, (lease, Duration::MAX))
 }
 
-fn node_with(popups: PopupsConfig, name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
+/// `times`: the lease, and after how long functions move.
+fn node_with(
+    popups: PopupsConfig,
+    name: &str,
+    store: &Arc<MemoryStore>,
+    bus: &LocalBus,
+    times: (Duration, Duration),
+) -> Node {
     let log = Arc::new(CuttableLog::on(store.clone()));
     let rows = Arc::new(Troubled::on(store.clone()));
-    let world = World::node_with(popups, name, rows.clone(), log.clone(), Arc::new(bus.clone()), lease);
+    let world = World::node_with(popups, name, rows.clone(), log.clone(), Arc::new(bus.clone()), times);
     Node { shard: Shard::of(world), log, rows }
 }
 
@@ -62,7 +70,7 @@ impl Node {
         let engine = &self.world().engine;
         until("it leads", || {
             look_around(engine);
-            engine.has_leader_term() && engine.push.settle().is_ok() && engine.popups.settings().is_ok()
+            engine.has_term(Function::Push) && engine.push.settle().is_ok() && engine.popups.settings().is_ok()
         });
     }
 }
@@ -137,11 +145,11 @@ fn a_leader_that_is_cut_off_writes_nothing_more() {
     first.world().engine.popups.flush().unwrap();
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     first.log.set_cut(true);
-    until("its lease is over by its own clock", || !first.world().engine.is_leader());
+    until("its lease is over by its own clock", || !first.world().engine.leads(Function::Push));
     let refusal = first.world().decide_with("ben", json!({})).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "nothing is decided while another may decide");
     second.take_over();
-    assert!(first.world().engine.has_leader_term(), "it has not heard of the next term");
+    assert!(first.world().engine.has_term(Function::Push), "it has not heard of the next term");
     let taken = second.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     let refusal = first.shard.world.engine.push.prepare(serde_json::from_str(&to_ann().to_string()).unwrap()).unwrap();
     let refusal = first.world().wait(first.world().engine.push.accept(refusal)).unwrap_err();
@@ -159,7 +167,7 @@ fn a_leader_that_is_cut_off_writes_nothing_more() {
     first.log.set_cut(false);
     until("it hears that another leads", || {
         look_around(&first.world().engine);
-        !first.world().engine.has_leader_term()
+        !first.world().engine.has_term(Function::Push)
     });
     assert_eq!(first.world().decide_with("ben", json!({})).unwrap_err().code, ErrorCode::NodeUnavailable);
     second.shard.acknowledge("ann/phone", &[waits.push, taken.push]);
@@ -170,13 +178,13 @@ fn a_leader_that_is_cut_off_writes_nothing_more() {
 fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let popups = PopupsConfig { durable_within: AT_RISK, undurable_max: AT_RISK, ..PopupsConfig::default() };
-    let first = node_with(popups, "a", &store, &bus, LEASE);
+    let first = node_with(popups, "a", &store, &bus, (LEASE, Duration::MAX));
     first.take_over();
     let second = node("b", &store, &bus, LEASE);
     first.world().put_popup("once", json!({"caps": {"total": 1}}));
     let (mut shown, mut refused, mut cut_at) = (Vec::new(), 0, None);
     // It leads for most of a lease after it was cut off from the store.
-    while first.world().engine.is_leader() {
+    while first.world().engine.leads(Function::Push) {
         if shown.len() == 20 && cut_at.is_none() {
             first.rows.fail_rows(usize::MAX);
             first.log.set_cut(true);
@@ -195,7 +203,10 @@ fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
                 // A user who is shown nothing is not refused.
                 if let (ErrorCode::StoreUnavailable, Some((user, ..))) = (refusal.code, shown.last()) {
                     let again = first.world().decide_with(user, json!({}));
-                    assert!(again.is_ok_and(|decided| decided.exposure.is_none()) || !first.world().engine.is_leader());
+                    assert!(
+                        again.is_ok_and(|decided| decided.exposure.is_none())
+                            || !first.world().engine.leads(Function::Push)
+                    );
                 }
             }
         }
@@ -212,17 +223,56 @@ fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
 }
 
 #[test]
+fn a_function_that_moves_to_a_node_with_less_to_do_takes_all_that_it_had_along() {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let times = (Duration::from_secs(5), Duration::from_millis(100));
+    let mut first = node_with(PopupsConfig::default(), "a", &store, &bus, times);
+    first.take_over();
+    let users: Vec<String> = (0..10_000).map(|n| format!("u{n}")).collect();
+    for some in users.chunks(500) {
+        first.world().users(&some.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    first.world().put_popup("once", json!({"caps": {"total": 1}}));
+    first.shard.bind("u0/phone");
+    let push = first.shard.push(json!({"users": ["u0"]}), json!({"type": "t"}));
+    assert_eq!(first.shard.handed("u0/phone"), [push.push]);
+    let term = |node: &Node| node.world().engine.cluster.as_ref().unwrap().nodes.leaders()[0].term;
+    let began = term(&first);
+    let mut second = node_with(PopupsConfig::default(), "b", &store, &bus, times);
+    // Popups are shown until the function moves.
+    let mut shown = Vec::new();
+    for user in &users {
+        match first.world().decide_with(user, json!({})) {
+            Ok(decision) => shown.extend(decision.exposure.map(|_| user)),
+            Err(refusal) => {
+                assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "{refusal}");
+                break;
+            }
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    assert!(shown.len() < users.len(), "it has moved");
+    second.take_over();
+    assert!(term(&second) > began);
+    assert!(first.world().engine.leads(Function::Presence), "the others stay");
+    let again = shown.iter().filter(|user| second.world().decide(user).is_some());
+    assert_eq!(again.count(), 0, "the cap of each of {} users holds", shown.len());
+    second.shard.bind("u0/phone");
+    assert_eq!(second.shard.handed("u0/phone"), [push.push], "it was not acknowledged");
+}
+
+#[test]
 fn a_leader_that_renews_its_lease_late_keeps_its_state() {
     let (first, second) = two(LEASE);
     // The only node that could take the lead is gone.
     drop(second);
     let mut first = first;
     first.log.set_cut(true);
-    until("its lease is over by its own clock", || !first.world().engine.is_leader());
+    until("its lease is over by its own clock", || !first.world().engine.leads(Function::Push));
     first.log.set_cut(false);
     until("it leads again", || {
         look_around(&first.world().engine);
-        first.world().engine.is_leader()
+        first.world().engine.leads(Function::Push)
     });
     let push = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     assert_eq!(first.shard.handed("ann/phone"), [push.push], "its sessions stayed");

@@ -17,10 +17,11 @@ use std::{
 use tidings_domain::{
     bus::{Bus, MessageHandler},
     clock::Clock,
+    function::Function,
     push_store::DeviceNo,
 };
 use tidings_protocol::http::{DeviceState, PushState};
-use tidings_push::{PushItem, Register};
+use tidings_push::{PushItem, PushReports, Register};
 use tidings_testkit::{LocalBus, MemoryStore};
 
 /// A node's end of the bus, which loses some of the node's messages.
@@ -82,7 +83,7 @@ impl Node {
 
     fn leads(&self) -> bool {
         look_around(&self.shard.world.engine);
-        self.shard.world.engine.has_leader_term() && self.shard.world.engine.push.settle().is_ok()
+        self.shard.world.engine.has_term(Function::Push) && self.shard.world.engine.push.settle().is_ok()
     }
 
     /// Binds a device and waits until its number is known here.
@@ -97,7 +98,7 @@ impl Node {
     }
 
     fn acknowledge(&mut self, name: &str, pushes: &[u64]) {
-        self.shard.world.engine.push.acknowledged(self.shard.phones[name].device, pushes.to_vec());
+        self.shard.report_acknowledged(name, pushes);
     }
 
     fn becomes(&mut self, what: &str, mut holds: impl FnMut(&mut Shard) -> bool) {
@@ -150,7 +151,11 @@ fn three() -> ([Node; 3], LocalBus) {
 }
 
 fn three_with(lease: Duration) -> ([Node; 3], LocalBus) {
-    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    three_on(Arc::new(MemoryStore::shared()), lease)
+}
+
+fn three_on(store: Arc<MemoryStore>, lease: Duration) -> ([Node; 3], LocalBus) {
+    let bus = LocalBus::default();
     let first = Node::start("a", &store, &bus, 1, lease);
     until("the first leads", || first.leads());
     let nodes = [("b", 2), ("c", 3)].map(|(name, seed)| Node::start(name, &store, &bus, seed, lease));
@@ -296,6 +301,48 @@ fn sessions_survive_a_failover_and_unacknowledged_pushes_come_again() {
     other.is_handed(others, &[newest]);
 }
 
+/// As a set where every node reads sets, and device by device while one may not.
+#[test]
+fn what_many_sessions_of_another_node_acknowledge_at_once_does_not_come_again() {
+    let names: Vec<String> = (0..40).map(|n| format!("ben/web-{n}")).collect();
+    for store in [MemoryStore::shared(), MemoryStore::shared_with_closed_gates()] {
+        let ([mut a, mut b, _c], _) = three_on(Arc::new(store), LONG_LEASE);
+        names.iter().for_each(|name| b.bind(name));
+        let all = a.shard.push(json!({"all": true}), json!({"type": "t"})).push;
+        let named = a.push_to("ben");
+        names.iter().for_each(|name| b.is_handed(name, &[all, named]));
+        // What the bus loses is told again.
+        b.bus.lose(1_000);
+        let (both, one) = ([all, named], [all]);
+        let acknowledged: Vec<(&str, &[u64])> = names[..30]
+            .iter()
+            .enumerate()
+            .map(|(at, name)| (&**name, if at % 3 == 0 { &both[..] } else { &one[..] }))
+            .collect();
+        b.shard.report_all_acknowledged(&acknowledged);
+        b.bus.lose(0);
+        a.becomes("30 devices have acknowledged it", |shard| shard.status(all).counts.acknowledged == 30);
+        a.becomes("10 devices have acknowledged both", |shard| {
+            shard.world.engine.push.settle().unwrap();
+            shard.status(named).counts.acknowledged == 10
+        });
+        for (at, name) in names.iter().enumerate() {
+            b.leave(name);
+            b.bind(name);
+            let left: &[u64] = match at {
+                30.. => &[all, named],
+                _ if at % 3 == 0 => &[],
+                _ => &[named],
+            };
+            if !left.is_empty() {
+                b.is_handed(name, left);
+            }
+        }
+        // The last device's pushes came behind all others.
+        assert!(b.shard.handed.is_empty(), "acknowledged, and handed again: {:?}", b.shard.handed.keys());
+    }
+}
+
 #[test]
 fn pushes_acknowledged_while_no_node_leads_do_not_come_again() {
     let ([mut a, mut b, c], _) = three();
@@ -419,7 +466,7 @@ fn a_node_that_takes_no_pushes_delays_no_other_node_and_loses_none() {
     let mut had: BTreeSet<u64> = BTreeSet::new();
     b.becomes("every push has come", |shard| {
         for (name, handed) in std::mem::take(&mut shard.handed) {
-            shard.world.engine.push.acknowledged(shard.phones[&name].device, handed.clone());
+            shard.report_acknowledged(&name, &handed);
             had.extend(handed);
         }
         had.len() == pushes.len()
@@ -599,8 +646,12 @@ fn figures_of_100_000_sessions_on_another_node() {
     assert!(devices.iter().all(|device| set.contains(*device)));
     report("pushed to all", began, before);
     let (began, before) = (Instant::now(), figures(&a, &b));
-    devices.chunks(256).for_each(|some| push.written(accepted.push, some.to_vec()));
-    devices.iter().for_each(|device| push.acknowledged(*device, vec![accepted.push]));
+    for some in devices.chunks(256) {
+        let mut reports = PushReports::default();
+        some.iter().for_each(|device| reports.add_written(accepted.push, *device));
+        some.iter().for_each(|device| reports.add_acknowledged(*device, &[accepted.push]));
+        push.report(reports);
+    }
     until("every push is acknowledged", || a.shard.status(accepted.push).counts.acknowledged == devices.len() as u64);
     report("acknowledged", began, before);
 }

@@ -2,6 +2,7 @@
 
 use crate::fake_shard::Shard;
 use crate::support::{NOON, Troubled};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use std::{
     pin::Pin,
@@ -156,6 +157,61 @@ fn a_backlog_is_handed_out_in_batches_high_priority_first() {
     assert_eq!(second, normal[31..63]);
     shard.acknowledge("ann/phone-1", &second);
     assert_eq!(shard.handed("ann/phone-1"), normal[63..]);
+}
+
+/// Named pushes, pushes to many, collapsed ones, and backlogs in batches: whatever is acknowledged at once changes the same as it
+/// would device by device and push by push.
+#[test]
+fn acknowledgements_that_are_reported_together_change_the_same_as_one_by_one() {
+    const NAMES: [&str; 4] = ["ann/phone-1", "ann/tv-1", "bob/phone-1", "cat/phone-1"];
+    for seed in 0..6_u64 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut shards = [shard(), shard()];
+        let pushes = shards.each_mut().map(|shard| {
+            NAMES.iter().for_each(|name| shard.bind(name));
+            shard.leave("ann/phone-1");
+            let mut pushes: Vec<u64> = (0..40).map(|_| shard.push(json!({"users": ["ann"]}), json!({})).push).collect();
+            for key in ["a", "a", "b"] {
+                pushes.push(shard.push(json!({"all": true}), json!({"collapse_key": key})).push);
+            }
+            pushes.push(shard.push(json!({"users": ["ann", "bob", "cat"]}), json!({"collapse_key": "b"})).push);
+            shard.bind("ann/phone-1");
+            pushes
+        });
+        assert_eq!(pushes[0], pushes[1]);
+        for round in 0..4 {
+            let (mut some, unknown) = (Vec::new(), 1_000);
+            for _ in 0..random.random_range(1..60) {
+                let push = pushes[0].get(random.random_range(0..50)).copied().unwrap_or(unknown);
+                some.push((NAMES[random.random_range(0..NAMES.len())], push));
+            }
+            let [one_by_one, together] = &mut shards;
+            some.iter().for_each(|(name, push)| one_by_one.acknowledge(name, &[*push]));
+            let some: Vec<_> = some.iter().map(|(name, push)| (*name, std::slice::from_ref(push))).collect();
+            together.report_all_acknowledged(&some);
+            together.settle();
+            for push in &pushes[0] {
+                let [one, other] = shards.each_ref().map(|shard| (shard.states(*push), shard.status(*push).counts));
+                assert_eq!(one, other, "push {push} in round {round} of seed {seed}");
+            }
+            for name in NAMES {
+                let handed = shards.each_mut().map(|shard| {
+                    let mut handed = shard.handed(name);
+                    handed.sort_unstable();
+                    handed
+                });
+                assert_eq!(handed[0], handed[1], "{name} in round {round} of seed {seed}");
+            }
+        }
+        let left = shards.each_mut().map(|shard| {
+            NAMES.map(|name| {
+                shard.leave(name);
+                shard.bind(name);
+                shard.handed(name)
+            })
+        });
+        assert_eq!(left[0], left[1], "what comes again, with seed {seed}");
+    }
 }
 
 #[test]

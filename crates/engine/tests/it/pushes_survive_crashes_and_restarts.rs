@@ -302,7 +302,7 @@ impl History {
             let mut waiting = self.model.waiting(name, true);
             waiting.truncate(2);
             let shard = self.shard();
-            shard.world.engine.push.acknowledged(shard.phones[name].device, waiting.clone());
+            shard.report_acknowledged(name, &waiting);
             for number in waiting {
                 *self.model.pushes.get_mut(&number).unwrap().on.get_mut(name).unwrap() = State::PerhapsAcknowledged;
             }

@@ -3,7 +3,7 @@
 
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tidings_domain::{commit_log::*, end_reason::EndReason};
+use tidings_domain::{commit_log::*, end_reason::EndReason, function::Function};
 
 /// The log of the store that answers now.
 struct Failover {
@@ -50,10 +50,10 @@ impl CommitLog for Failover {
         &self,
         me: &NodeInfo,
         lease_ms: u64,
-        may_lead: bool,
+        takes: &[Function],
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError> {
-        self.store.lock().heartbeat(me, lease_ms, may_lead, takes_name)
+        self.store.lock().heartbeat(me, lease_ms, takes, takes_name)
     }
 
     fn open_gates(&self, gates: &[&'static str], known_by: &[u64]) -> StoreResult<()> {

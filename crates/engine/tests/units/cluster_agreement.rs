@@ -1,7 +1,7 @@
 //! Unit tests of `src/cluster/agreement.rs`.
 
 use super::*;
-use tidings_domain::commit_log::NodeInfo;
+use tidings_domain::{commit_log::NodeInfo, function::Function};
 use tidings_testkit::{LocalBus, ManualClock, MemoryStore};
 
 const NOON: u64 = 1_772_366_400_000;
@@ -16,7 +16,7 @@ struct Node {
 
 fn node(store: &MemoryStore, boot_id: u64, settings: &[(SharedSetting, &str)]) -> Node {
     let name = format!("node-{boot_id}");
-    store.heartbeat(&NodeInfo { name, boot_id, ..NodeInfo::default() }, 600_000, true, true).unwrap();
+    store.heartbeat(&NodeInfo { name, boot_id, ..NodeInfo::default() }, 600_000, &Function::ALL, true).unwrap();
     let (clock, metrics) = (Arc::new(ManualClock::default()), Arc::new(Metrics::new()));
     clock.set(NOON);
     let time = Arc::new(StoreTime::new(clock.clone()));

@@ -4,14 +4,14 @@ use super::*;
 use crate::cluster::leader_lease::EVIDENCE_COUNTS;
 
 fn sign(is_set: bool, renewal: u64) -> LeaderSign {
-    LeaderSign { boot_id: 7, renewal, is_set, server: 1 }
+    LeaderSign { function: Function::Push, boot_id: 7, renewal, is_set, server: 1 }
 }
 
 /// What the watch says of looks at these milliseconds.
 fn check(looks: &[(u64, LeaderSign, bool)]) {
     let (mut watch, began) = (LossWatch::default(), Instant::now());
     for (at_ms, sign, expected) in looks {
-        let is_lost = watch.is_lost(*sign, began + Duration::from_millis(*at_ms));
+        let is_lost = watch.lost_for(*sign, began + Duration::from_millis(*at_ms)) >= SUCCEED_AFTER;
         assert_eq!(is_lost, *expected, "at {at_ms} ms: {sign:?}");
     }
 }

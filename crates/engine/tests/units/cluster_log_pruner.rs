@@ -10,6 +10,8 @@ use tidings_domain::{
 };
 use tidings_testkit::{LocalBus, MemoryStore};
 
+const MINUTE: Duration = Duration::from_secs(60);
+
 /// A log with a backlog of five chunks. It reports the retention of each call.
 struct Backlog(Sender<u64>);
 
@@ -25,8 +27,9 @@ impl CommitLog for Backlog {
         self.0.send(older_than_ms).unwrap();
         Ok(PruneProgress { removed: 1, more })
     }
-    fn heartbeat(&self, me: &NodeInfo, _: u64, _: bool, _: bool) -> Result<ClusterView, HeartbeatError> {
-        Ok(ClusterView { leader: Some(me.boot_id), term: Term(1), ..ClusterView::default() })
+    fn heartbeat(&self, me: &NodeInfo, _: u64, _: &[Function], _: bool) -> Result<ClusterView, HeartbeatError> {
+        let term = Term { function: Function::Housekeeping, number: 1 };
+        Ok(ClusterView { leaders: vec![Leader { boot_id: me.boot_id, term }], ..ClusterView::default() })
     }
     fn release_lease(&self, _: u64) -> StoreResult<()> {
         Ok(())
@@ -39,11 +42,10 @@ fn a_backlog_is_removed_chunk_by_chunk_until_none_is_left() {
     let log: Arc<dyn CommitLog> = Arc::new(Backlog(calls));
     let node = NodeInfo { name: "a".into(), boot_id: 1, ..NodeInfo::default() };
     let (bus, metrics) = (Arc::new(LocalBus::default()), Arc::new(Metrics::new()));
-    let nodes =
-        Arc::new(ClusterNodes::new(node, Duration::from_secs(60), true, Arc::default(), (log.clone(), bus), metrics));
+    let nodes = Arc::new(ClusterNodes::new(node, (MINUTE, MINUTE), true, Arc::default(), (log.clone(), bus), metrics));
     let (_stop, stopped) = bounded(0);
     let pruner = LogPruner { log, nodes, events_keep: Duration::ZERO, stopped, failures: FailureLog::new("") };
-    assert!(!pruner.nodes.is_leader());
+    assert!(!pruner.nodes.leads(Function::Housekeeping));
     let mut chunks = 1;
     while pruner.prune() {
         chunks += 1;

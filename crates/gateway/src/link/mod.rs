@@ -17,8 +17,13 @@ use parking_lot::Mutex;
 use std::{
     io::{self, ErrorKind, Write},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
+/// What can wait (a push to many, acknowledgements) is written at most so often to a link, unless so many bytes wait. Beside
+/// many links each has a few packets at a time, and a write for them takes both ends longer than all else that they do.
+const BATCH_INTERVAL: Duration = Duration::from_millis(10);
+const BATCH_BYTES: usize = 16 * 1024;
 /// Bytes that may wait on one link. Above: its connections are blocked as if their sockets were full.
 const LINK_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Below this many waiting bytes, blocked connections may write again.
@@ -42,6 +47,8 @@ pub(crate) struct LinkBuffer {
     bytes: Vec<u8>,
     /// How much of `bytes` the kernel has taken.
     written: usize,
+    /// When packets were written last.
+    flushed_at: Option<Instant>,
     /// Keys of connections that found the link full.
     pub blocked: Vec<usize>,
 }
@@ -59,8 +66,19 @@ impl LinkBuffer {
         packet::put(&mut self.bytes, kind, id, payload);
     }
 
+    /// When packets that can wait are to be written.
+    pub(crate) fn batch_due_at(&self) -> Option<Instant> {
+        self.flushed_at.filter(|_| self.pending_bytes() < BATCH_BYTES).map(|at| at + BATCH_INTERVAL)
+    }
+
+    /// Whether packets are to be written now; `can_wait`: more may join them.
+    pub(crate) fn is_due(&self, can_wait: bool, now: Instant) -> bool {
+        self.pending_bytes() > 0 && !(can_wait && self.batch_due_at().is_some_and(|due| now < due))
+    }
+
     /// Writes as much as the socket takes. Answers the connections that may write again.
-    pub(crate) fn flush(&mut self, socket: &mut impl Write) -> io::Result<Vec<usize>> {
+    pub(crate) fn flush(&mut self, socket: &mut impl Write, now: Instant) -> io::Result<Vec<usize>> {
+        self.flushed_at = Some(now);
         while self.written < self.bytes.len() {
             match socket.write(&self.bytes[self.written..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -115,5 +133,26 @@ impl VirtualStream {
     /// Has the relay close the connection once all earlier bytes are written.
     pub(crate) fn close(&mut self) {
         self.out.lock().put(packet::PacketKind::Close, self.remote, &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::PacketKind;
+
+    #[test]
+    fn what_can_wait_is_written_at_intervals_or_once_it_is_much() {
+        let (mut out, mut socket, began) = (LinkBuffer::default(), Vec::new(), Instant::now());
+        assert!(!out.is_due(false, began), "nothing waits");
+        out.put(PacketKind::Data, 1, b"first");
+        assert!(out.is_due(true, began), "nothing was written lately");
+        assert!(matches!(out.flush(&mut socket, began), Ok(blocked) if blocked.is_empty()));
+        out.put(PacketKind::Data, 1, b"second");
+        assert_eq!((out.is_due(true, began), out.is_due(false, began)), (false, true));
+        assert_eq!(out.batch_due_at(), Some(began + BATCH_INTERVAL));
+        assert!(out.is_due(true, began + BATCH_INTERVAL));
+        out.put(PacketKind::Data, 1, &[0; BATCH_BYTES]);
+        assert!(out.is_due(true, began));
     }
 }

@@ -117,7 +117,7 @@ impl RelayLoop {
     }
 
     fn is_congested(&self) -> bool {
-        self.upstreams.iter().any(|upstream| upstream.out.pending_bytes() > CONGESTED_BYTES)
+        self.upstreams.iter().any(|upstream| upstream.pending_bytes() > CONGESTED_BYTES)
     }
 
     fn wait(&mut self, events: &mut Events) {
@@ -134,7 +134,8 @@ impl RelayLoop {
             if busy(self) {
                 self.wake.asleep.store(false, Ordering::SeqCst);
             } else {
-                timeout = TICK;
+                let due = self.upstreams.iter().filter_map(Upstream::batch_due_at).min();
+                timeout = due.map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK));
             }
         }
         if let Err(error) = self.poll.poll(events, Some(timeout))

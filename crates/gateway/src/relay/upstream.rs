@@ -10,12 +10,14 @@ use crate::{
 use mio::{Interest, Registry, Token, net::TcpStream};
 use std::{
     io::{self, ErrorKind},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub(super) struct Upstream {
     socket: TcpStream,
-    pub out: LinkBuffer,
+    out: LinkBuffer,
+    /// A packet waits that does not wait for others, or the socket has not taken all.
+    is_urgent: bool,
     partial: Vec<u8>,
     pub readable: bool,
     last_heard: u32,
@@ -34,8 +36,36 @@ impl Upstream {
         socket.set_nonblocking(true)?;
         let mut socket = TcpStream::from_std(socket);
         registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
-        let (out, partial) = (LinkBuffer::default(), Vec::new());
-        Ok(Upstream { socket, out, partial, readable: true, last_heard: tick, last_sent: tick, lease: ticks(lease) })
+        Ok(Upstream {
+            socket,
+            out: LinkBuffer::default(),
+            is_urgent: false,
+            partial: Vec::new(),
+            readable: true,
+            last_heard: tick,
+            last_sent: tick,
+            lease: ticks(lease),
+        })
+    }
+
+    pub(super) fn put(&mut self, kind: PacketKind, id: u64, payload: &[u8]) {
+        self.is_urgent = true;
+        self.out.put(kind, id, payload);
+    }
+
+    /// Puts a device's acknowledgement, which waits a moment for those of others: after a push to many they all come at once.
+    pub(super) fn put_acknowledgement(&mut self, session: u64, frame: &[u8]) {
+        self.out.put(PacketKind::Data, session, frame);
+    }
+
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.out.pending_bytes()
+    }
+
+    /// When acknowledgements that wait for others are to be written.
+    pub(super) fn batch_due_at(&self) -> Option<Instant> {
+        let waits = self.out.pending_bytes() > 0 && !self.is_urgent;
+        waits.then(|| self.out.batch_due_at()).flatten()
     }
 
     pub(super) fn deregister(&mut self, registry: &Registry) {
@@ -64,16 +94,17 @@ impl Upstream {
     }
 
     /// Writes waiting packets, or a ping on an idle link. An error: the link is lost.
-    pub(super) fn flush(&mut self, tick: u32) -> io::Result<()> {
+    pub(super) fn flush(&mut self, tick: u32, now: Instant) -> io::Result<()> {
         if tick > self.last_heard + self.lease {
             return Err(ErrorKind::TimedOut.into());
         }
         if tick >= self.last_sent + (self.lease / 3).max(1) {
-            self.out.put(PacketKind::Ping, 0, &[]);
+            self.put(PacketKind::Ping, 0, &[]);
         }
-        if self.out.pending_bytes() > 0 {
+        if self.out.is_due(!self.is_urgent, now) {
             self.last_sent = tick;
-            self.out.flush(&mut self.socket)?;
+            self.out.flush(&mut self.socket, now)?;
+            self.is_urgent = self.out.pending_bytes() > 0;
         }
         Ok(())
     }

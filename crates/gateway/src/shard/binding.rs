@@ -208,6 +208,7 @@ impl Shard {
         for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.session_limits()) {
             self.close_replaced(user, session);
         }
+        self.hand_over_reports();
         match register.map(|register| self.parts.engine.push.register(register)) {
             None => self.begin_chat(key),
             Some(Ok(())) => {}

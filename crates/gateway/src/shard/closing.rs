@@ -159,6 +159,7 @@ impl Shard {
 
     /// Ends the session; its connection may still write a close frame.
     pub(super) fn unbind(&mut self, key: usize) {
+        self.hand_over_reports();
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (session, protocol) = (connection.session, connection.protocol);
         let Some(binding) = connection.binding.take() else { return };

@@ -12,7 +12,11 @@ use crate::{
 };
 use mio::{Interest, Token, net::TcpStream};
 use parking_lot::Mutex;
-use std::{io::ErrorKind, sync::Arc, time::Duration};
+use std::{
+    io::ErrorKind,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tidings_engine::presence::NodeNo;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
@@ -196,9 +200,13 @@ impl Shard {
 
     /// Writes waiting packets, pings on links that have been idle, and drops links that are silent.
     pub(super) fn flush_links(&mut self) {
+        let was_urgent = self.scheduler.take_was_urgent();
         if self.links.is_empty() {
             return;
         }
+        // A scan visits its sessions in the order of their keys, and so a few of each link in a turn.
+        let can_wait = self.push_scan.is_some() && !was_urgent;
+        let now = Instant::now();
         let tick = self.tick();
         let mut lost = Vec::new();
         let mut unblocked = Vec::new();
@@ -207,9 +215,9 @@ impl Shard {
             if tick >= link.last_sent + (link.lease / 3).max(1) {
                 out.put(PacketKind::Ping, 0, &[]);
             }
-            if out.pending_bytes() > 0 {
+            if out.is_due(can_wait, now) {
                 link.last_sent = tick;
-                match out.flush(&mut link.socket) {
+                match out.flush(&mut link.socket, now) {
                     Ok(keys) => unblocked.extend(keys),
                     Err(_) => lost.push(index),
                 }

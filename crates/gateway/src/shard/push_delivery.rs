@@ -5,18 +5,25 @@
 
 use super::{FrameOutcome, Shard};
 use crate::connection::{Connection, Phase};
-use std::{sync::Arc, time::Instant};
-use tidings_domain::{model::Lane, push_store::DeviceNo};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tidings_domain::model::Lane;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::ACKS_PER_FRAME_MAX,
 };
-use tidings_push::{DeviceSet, PushFrame, PushItem};
+use tidings_push::{DeviceSet, PushFrame, PushItem, PushReports};
 
 /// Push items processed in a turn.
 const ITEMS_PER_TURN: usize = 64;
 /// Slab keys that a scan visits in a turn.
 const SCAN_BATCH: usize = 256;
+/// Reports about pushes are handed to the worker at most so often, unless so many wait: each time wakes it, and after a push to
+/// many every device reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(5);
+const REPORTS_MAX: usize = 4_096;
 /// The time over which the reconnects of sessions that must find another node are spread.
 const RECONNECT_SPREAD_MS: u64 = 5_000;
 
@@ -25,6 +32,24 @@ pub(super) struct PushScan {
     frame: Arc<PushFrame>,
     devices: Arc<dyn DeviceSet>,
     next_key: usize,
+}
+
+/// Reports about pushes that wait to be handed to the worker.
+#[derive(Default)]
+pub(super) struct WaitingReports {
+    pending: PushReports,
+    handed_over_at: Option<Instant>,
+}
+
+impl WaitingReports {
+    /// How long the reports wait for others; `None`: there are none.
+    pub(super) fn time_until_due(&self) -> Option<Duration> {
+        if self.pending.is_empty() {
+            return None;
+        }
+        let at = self.handed_over_at.filter(|_| self.pending.len() < REPORTS_MAX);
+        Some(at.map_or(Duration::ZERO, |at| REPORT_INTERVAL.saturating_sub(at.elapsed())))
+    }
 }
 
 /// Both clocks, read once for many sessions.
@@ -64,21 +89,19 @@ impl Shard {
                 let Some(device) = self.connections[key].device else { return };
                 for frame in frames {
                     if self.push_to(key, &frame, now) {
-                        self.parts.engine.push.written(frame.push, vec![device]);
+                        self.push_reports.pending.add_written(frame.push, device);
                     }
                 }
             }
             PushItem::Sessions { frame, sessions } => {
-                let mut written = Vec::with_capacity(sessions.len());
                 for session in sessions {
                     if let Some(key) = self.find(session)
                         && let Some(device) = self.connections[key].device
                         && self.push_to(key, &frame, now)
                     {
-                        written.push(device);
+                        self.push_reports.pending.add_written(frame.push, device);
                     }
                 }
-                self.report_written(frame.push, written);
             }
             PushItem::Matching { frame, devices } => self.push_scan = Some(PushScan { frame, devices, next_key: 0 }),
             PushItem::LeadLost => self.end_pushes(),
@@ -110,24 +133,32 @@ impl Shard {
     fn continue_push_scan(&mut self) {
         let Some(mut scan) = self.push_scan.take() else { return };
         let now = Now::of(self);
-        let mut written = Vec::new();
         let end = (scan.next_key + SCAN_BATCH).min(self.connections.capacity());
         for key in scan.next_key..end {
             let Some(device) = self.connections.get(key).and_then(|connection| connection.device) else { continue };
             if scan.devices.contains(device) && self.push_to(key, &scan.frame, now) {
-                written.push(device);
+                self.push_reports.pending.add_written(scan.frame.push, device);
             }
         }
-        self.report_written(scan.frame.push, written);
         if end < self.connections.capacity() {
             scan.next_key = end;
             self.push_scan = Some(scan);
         }
     }
 
-    fn report_written(&self, push: u64, devices: Vec<DeviceNo>) {
-        if !devices.is_empty() {
-            self.parts.engine.push.written(push, devices);
+    /// Hands over the reports about pushes that have waited for others for long enough.
+    pub(super) fn hand_over_due_reports(&mut self) {
+        if self.push_reports.time_until_due().is_some_and(|due| due.is_zero()) {
+            self.hand_over_reports();
+        }
+    }
+
+    /// Hands all reports about pushes to the worker, which must know them before it learns of a session's end or of the next
+    /// session of its device: what a device has acknowledged is no part of its backlog.
+    pub(super) fn hand_over_reports(&mut self) {
+        if !self.push_reports.pending.is_empty() {
+            self.push_reports.handed_over_at = Some(Instant::now());
+            self.parts.engine.push.report(std::mem::take(&mut self.push_reports.pending));
         }
     }
 
@@ -160,7 +191,7 @@ impl Shard {
             let refusal = Refusal::limit("pushes in one ack", ACKS_PER_FRAME_MAX as u64, pushes.len() as u64);
             return self.refuse(key, reference, refusal);
         }
-        self.parts.engine.push.acknowledged(device, pushes);
+        self.push_reports.pending.add_acknowledged(device, &pushes);
         FrameOutcome::Continue
     }
 }

@@ -15,6 +15,7 @@ use crate::{
 use slab::Slab;
 use std::{
     collections::VecDeque,
+    num::NonZeroU64,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -47,11 +48,26 @@ pub(super) struct FlushScheduler {
     /// have the same interval.
     delayed: VecDeque<(Instant, usize)>,
     interval: Duration,
+    /// A connection was flushed whose bytes do not wait for others on its link.
+    was_urgent: bool,
+    /// What a connection's `flushed_at` counts from: eight bytes less than an instant, in each session.
+    began: Instant,
 }
 
 impl FlushScheduler {
     pub(super) fn new(interval: Duration) -> Self {
-        FlushScheduler { urgent: VecDeque::new(), bulk: VecDeque::new(), delayed: VecDeque::new(), interval }
+        let [urgent, bulk] = Default::default();
+        FlushScheduler { urgent, bulk, delayed: VecDeque::new(), interval, was_urgent: false, began: Instant::now() }
+    }
+
+    /// The connection is flushed now.
+    fn note_flush(&self, connection: &mut Connection) {
+        connection.flushed_at = NonZeroU64::new(self.began.elapsed().as_micros() as u64);
+    }
+
+    /// Whether a connection was flushed urgently since the last call.
+    pub(super) fn take_was_urgent(&mut self) -> bool {
+        std::mem::take(&mut self.was_urgent)
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -81,15 +97,16 @@ impl FlushScheduler {
         if connection.blocked || connection.phase != Phase::Live || connection.flush_state != FlushState::Idle {
             return;
         }
-        let idle = connection.flushed_at.is_none_or(|at| now.duration_since(at) >= self.interval);
-        let (flush_state, queue) = match (idle, lane) {
-            (false, _) => {
+        let due = connection.flushed_at.map(|at| self.began + Duration::from_micros(at.get()) + self.interval);
+        let due = due.filter(|due| *due > now);
+        let (flush_state, queue) = match (due, lane) {
+            (Some(due), _) => {
                 connection.flush_state = FlushState::Delayed;
-                self.delayed.push_back((connection.flushed_at.unwrap_or(now) + self.interval, key));
+                self.delayed.push_back((due, key));
                 return;
             }
-            (true, Lane::Direct) => (FlushState::Urgent, &mut self.urgent),
-            (true, _) => (FlushState::Bulk, &mut self.bulk),
+            (None, Lane::Direct) => (FlushState::Urgent, &mut self.urgent),
+            (None, _) => (FlushState::Bulk, &mut self.bulk),
         };
         connection.flush_state = flush_state;
         queue.push_back(key);
@@ -224,6 +241,7 @@ impl Shard {
         self.scheduler.move_due(started);
         loop {
             while let Some(key) = self.scheduler.urgent.pop_front() {
+                self.scheduler.was_urgent = true;
                 self.flush(key);
             }
             for _ in 0..BULK_BATCH {
@@ -249,7 +267,7 @@ impl Shard {
         }
         let Connection { outbound, transport, protocol, cursor, .. } = connection;
         let (flushed, bytes, writes) = outbound.flush(transport, *protocol, cursor, &mut self.scratch);
-        connection.flushed_at = Some(Instant::now());
+        self.scheduler.note_flush(connection);
         self.parts.engine.metrics.flushes.inc_by(writes);
         self.parts.engine.metrics.flushed_bytes.inc_by(bytes as u64);
         match flushed {

@@ -277,6 +277,57 @@ fn push_only_devices_outlast_a_lost_core_and_chat_devices_are_redirected() {
     assert_eq!(pair.compare(false).ghosts, 0);
 }
 
+/// When the link is cut in a round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cut {
+    Never,
+    OnceAcknowledged,
+    WhileAcknowledgementsMayWait,
+}
+
+/// Acknowledgements wait for each other at the relay, and with the link those that wait are lost: their pushes come again.
+#[test]
+fn a_push_to_many_comes_again_unless_its_acknowledgement_has_passed_the_relay() {
+    const DEVICES: usize = 60;
+    let pair = Pair::start();
+    let users: Vec<String> = (0..DEVICES).map(|n| format!("u{n}")).collect();
+    pair.server.users(&users.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut devices: Vec<_> = users.iter().map(|user| pair.device(user, wants::PUSH)).collect();
+    let acknowledged = |push| pair.server.engine.push.status(push).unwrap().counts.acknowledged as usize;
+    for cut in [Cut::Never, Cut::OnceAcknowledged, Cut::WhileAcknowledgementsMayWait] {
+        let push = pair.push_to_all("news");
+        for (at, device) in devices.iter_mut().enumerate() {
+            assert_eq!(pushed(device).0, push);
+            if at % 2 == 0 {
+                device.write(&Frame::Ack { pushes: vec![push] });
+            }
+        }
+        if cut != Cut::WhileAcknowledgementsMayWait {
+            until("half have acknowledged it", || acknowledged(push) == DEVICES / 2);
+        }
+        if cut != Cut::Never {
+            pair.wire.cut();
+            until("away", || !pair.relay.is_attached());
+            pair.wire.mend();
+        }
+        // A backlog is handed out in order: what comes again comes before this.
+        let next = pair.push_to_all("more news");
+        for (at, device) in devices.iter_mut().enumerate() {
+            let mut again = 0;
+            while pushed(device).0 != next {
+                again += 1;
+            }
+            match (cut, at % 2) {
+                (Cut::Never, _) | (Cut::OnceAcknowledged, 0) => assert_eq!(again, 0, "{cut:?}, device {at}"),
+                (Cut::WhileAcknowledgementsMayWait, 0) => {}
+                _ => assert!(again > 0, "{cut:?}, device {at} has not acknowledged the push"),
+            }
+            device.write(&Frame::Ack { pushes: vec![push, next] });
+        }
+        until("all have acknowledged both", || [push, next].map(acknowledged) == [DEVICES; 2]);
+    }
+}
+
 #[test]
 fn nothing_follows_an_unbind_whether_the_core_is_there_or_away() {
     let pair = Pair::start();

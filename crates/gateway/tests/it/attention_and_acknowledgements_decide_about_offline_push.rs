@@ -5,6 +5,7 @@ use crate::offline_push_app::{app, told};
 use crate::support::*;
 use std::{sync::Arc, time::Duration};
 use tidings_client::session::Session;
+use tidings_domain::function::Function;
 use tidings_gateway::SessionConfig;
 use tidings_popups::Precondition;
 use tidings_protocol::{
@@ -160,7 +161,7 @@ fn every_node_of_a_cluster_knows_at_which_sessions_somebody_looks() {
     let (app, hears) = app();
     let node = |name| Server::node_with_webhook(name, config(), &store, &bus, app.clone());
     let first = node("a");
-    until("it leads", || first.engine.is_leader() && first.engine.readiness().is_ok());
+    until("it leads", || first.engine.leads(Function::Push) && first.engine.readiness().is_ok());
     let second = node("b");
     until("the other is ready", || second.engine.readiness().is_ok());
     first.users(&["alice", "bob", "dan"]);

@@ -6,7 +6,7 @@ use crate::devices::*;
 use crate::support::*;
 use std::{net::TcpStream, sync::Arc, time::Duration};
 use tidings_client::session::Session;
-use tidings_domain::metrics::Metrics;
+use tidings_domain::{function::Function, metrics::Metrics};
 use tidings_engine::cluster::nodes::ClusterNodes;
 use tidings_gateway::{
     link_listener::{LinkConfig, LinkListener},
@@ -28,7 +28,7 @@ struct Leader(Arc<ClusterNodes>);
 
 impl CoreLocator for Leader {
     fn candidates(&self) -> Vec<String> {
-        self.0.leader().map(|leader| leader.link).filter(|link| !link.is_empty()).into_iter().collect()
+        self.0.leader(Function::Push).map(|leader| leader.link).filter(|link| !link.is_empty()).into_iter().collect()
     }
 
     fn has_moved(&self, from: &str) -> bool {
@@ -94,7 +94,7 @@ impl Node {
     }
 
     fn leads(&self) -> bool {
-        self.server.engine.has_leader_term() && self.server.engine.push.settle().is_ok()
+        self.server.engine.has_term(Function::Push) && self.server.engine.push.settle().is_ok()
     }
 
     fn push_to(&self, user: &str) -> u64 {
@@ -139,7 +139,7 @@ fn nodes() -> [Node; 2] {
     let first = Node::start("a", &store, &bus);
     until("the first leads", || first.leads());
     let second = Node::start("b", &store, &bus);
-    until("the second knows", || second.server.engine.cluster.as_ref().unwrap().nodes.leader().is_some());
+    until("the second knows", || second.server.engine.cluster.as_ref().unwrap().nodes.leader(Function::Push).is_some());
     first.server.users(&["ann", "ben", "cyd"]);
     [first, second]
 }

@@ -23,6 +23,7 @@ mod each_persona_may_do_what_the_page_says;
 mod event_stream;
 mod every_node_knows_who_is_online;
 mod followers_stay_unknown_to_each_other;
+mod functions_are_spread_over_nodes;
 mod history_is_paged_by_cursors;
 mod json_depth_is_limited_at_every_listener;
 mod lists_show_what_users_set;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 use tidings_client::session::Session;
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{function::Function, model::*, store::*};
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
@@ -131,6 +131,7 @@ fn an_unstable_bus_neither_loses_nor_duplicates() {
     let mut sessions: Vec<Session> = (0..3).map(|n| nodes.servers[n].open(&format!("u{n}"), "phone")).collect();
     let over = AtomicBool::new(false);
     let first = std::thread::scope(|scope| {
+        scopeguard::defer! { over.store(true, Ordering::Relaxed) }
         scope.spawn(|| {
             let mut down = false;
             while !over.load(Ordering::Relaxed) {
@@ -149,9 +150,7 @@ fn an_unstable_bus_neither_loses_nor_duplicates() {
             })
             .collect();
         senders.into_iter().for_each(|sender| sender.join().unwrap());
-        let first = heard(&mut sessions[0], 450);
-        over.store(true, Ordering::Relaxed);
-        first
+        heard(&mut sessions[0], 450)
     });
     check_whole(&first);
     for session in &mut sessions[1..] {
@@ -166,6 +165,7 @@ fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
     const AHEAD: usize = 300;
     let (over, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
+        let receiving = scopeguard::guard((), |()| over.store(true, Ordering::Relaxed));
         let sender = scope.spawn(|| {
             let mut n = 0;
             while !over.load(Ordering::Relaxed) {
@@ -199,7 +199,7 @@ fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
             }
             cursor = session.cursor.clone().unwrap();
         }
-        over.store(true, Ordering::Relaxed);
+        drop(receiving);
         let sent = sender.join().unwrap();
         nodes.bus.set_down(false);
         let mut session = nodes.servers[0].resume("u1", "phone", &cursor);
@@ -272,9 +272,9 @@ fn read_marks_typing_and_kicks_reach_other_nodes() {
 #[test]
 fn another_node_leads_when_the_leader_is_gone() {
     let mut nodes = nodes(3, 1);
-    let leaders = |nodes: &Nodes| nodes.servers.iter().filter(|server| server.engine.is_leader()).count();
+    let leaders = |nodes: &Nodes| nodes.servers.iter().filter(|server| server.engine.leads(Function::Push)).count();
     until("one leads", || leaders(&nodes) == 1);
-    let leader = nodes.servers.iter().position(|server| server.engine.is_leader()).unwrap();
+    let leader = nodes.servers.iter().position(|server| server.engine.leads(Function::Push)).unwrap();
     drop(nodes.servers.remove(leader));
     until("another one leads", || leaders(&nodes) == 1);
     wait_for(&nodes, "the others know", |server| server.engine.cluster.as_ref().unwrap().nodes.all().len() == 2);

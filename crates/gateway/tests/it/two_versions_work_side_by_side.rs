@@ -9,6 +9,7 @@ use tidings_client::session::Session;
 use tidings_domain::{
     bus::{Bus, MessageHandler},
     commit_log::NodeDetails,
+    function::Function,
     gates::Gate,
     model::*,
     store::{Appended, End, Outcome, Proposal, Store},
@@ -232,7 +233,7 @@ fn a_rolling_upgrade_loses_and_duplicates_nothing() {
     let expected: Vec<u64> = (first_seq + 1..first_seq + 1 + seqs.len() as u64).collect();
     assert_eq!(seqs, expected);
     assert_eq!(seqs.len(), 140);
-    until("one of the new version leads", || servers.iter().any(|server| server.engine.is_leader()));
+    until("one of the new version leads", || servers.iter().any(|server| server.engine.leads(Function::Push)));
 }
 
 #[test]

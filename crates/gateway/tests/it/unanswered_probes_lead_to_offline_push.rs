@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_client::{device::DeviceSession, session::Session};
+use tidings_domain::function::Function;
 use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_protocol::{
     error::ErrorCode,
@@ -185,7 +186,7 @@ fn in_a_cluster_the_leader_sends_offline_push() {
     let (app, hears) = app();
     let node = |name| Server::node_with_webhook(name, config(), &store, &bus, app.clone());
     let first = node("a");
-    until("it leads", || first.engine.is_leader() && first.engine.readiness().is_ok());
+    until("it leads", || first.engine.leads(Function::Push) && first.engine.readiness().is_ok());
     let second = node("b");
     until("the other is ready", || second.engine.readiness().is_ok());
     first.users(&["alice", "bob", "cleo"]);
@@ -193,7 +194,7 @@ fn in_a_cluster_the_leader_sends_offline_push() {
     let listener = RunningListener::open(&second, MiopListenerConfig::open(vec![LOCAL]));
     let _bob = second.open("bob", "phone");
     until("the leader knows of him", || first.online("bob") == 1);
-    assert!(!second.engine.is_leader());
+    assert!(!second.engine.leads(Function::Push));
     let cleo = second.engine.directory.require_user("cleo").unwrap().no;
     // All nodes know that this session is push-only.
     let push_only = tidings_engine::presence::PresenceSession {

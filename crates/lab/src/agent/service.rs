@@ -9,11 +9,12 @@ use super::{
         LineReader, PROTOCOL, READ_TICK, Refusal, RefusalCode, VERSION, write_line,
     },
 };
+use crate::lock::lock;
 use std::{
     io::Read,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -44,12 +45,8 @@ struct Serving {
 struct Turn<'a>(&'a Agent);
 
 impl Agent {
-    fn serving(&self) -> MutexGuard<'_, Option<Serving>> {
-        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take_turn(&self, session: &str, peer: SocketAddr) -> Result<Turn<'_>, Refusal> {
-        let mut serving = self.serving();
+        let mut serving = lock(&self.serving);
         match &mut *serving {
             Some(other) if other.session != session => {
                 let why = format!("another coordinator, at {}, is being served", other.peer);
@@ -67,7 +64,7 @@ impl Agent {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut serving = self.0.serving();
+        let mut serving = lock(&self.0.serving);
         if let Some(same) = &mut *serving {
             same.connections -= 1;
             if same.connections == 0 {

@@ -7,13 +7,13 @@ use super::{
         write_line,
     },
 };
-use crate::clock::machine_ns;
+use crate::{clock::machine_ns, lock::lock};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use std::{
     io::{self, Write},
     net::TcpStream,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tempfile::NamedTempFile;
@@ -27,7 +27,7 @@ struct Coordinator(Arc<Mutex<TcpStream>>);
 
 impl Coordinator {
     fn tell(&self, line: &AgentLine) -> io::Result<()> {
-        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = lock(&self.0);
         write_line(&mut *stream, line)
     }
 }

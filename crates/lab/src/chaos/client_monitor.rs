@@ -1,10 +1,13 @@
 //! Monitors the group's clients during a step.
 
-use crate::worker_protocol::{Progress, RefusalCounts};
+use crate::{
+    lock::lock,
+    worker_protocol::{Progress, RefusalCounts},
+};
 use serde::Serialize;
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -51,13 +54,9 @@ pub(super) struct ClientImpact {
 }
 
 impl ClientMonitor {
-    fn state(&self) -> MutexGuard<'_, MonitorState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a report. Returns whether the load should stop.
     pub(super) fn record_progress(&self, progress: &Progress) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         // Unhealthy: a member lacks an entry that another had a quarter of a second ago, or no message was committed.
         let healthy = progress.lagging == 0 && progress.committed > state.committed;
         if healthy {
@@ -73,12 +72,12 @@ impl ClientMonitor {
 
     /// Whether no member has lagged and messages were committed for long enough.
     pub(super) fn is_healthy(&self) -> bool {
-        self.state().healthy_in_row >= HEALTHY_REPORTS
+        lock(&self.state).healthy_in_row >= HEALTHY_REPORTS
     }
 
     /// The fault begins: its impact is measured from now on.
     pub(super) fn start_fault(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         (state.healthy_in_row, state.pause_ms, state.last_unhealthy) = (0, 0.0, None);
     }
 
@@ -88,12 +87,12 @@ impl ClientMonitor {
 
     /// Whether no member of the group has lost a connection in this phase.
     pub(super) fn no_client_reconnected(&self) -> bool {
-        self.state().reconnects == 0
+        lock(&self.state).reconnects == 0
     }
 
     /// Restarts the check for health: earlier reports no longer count.
     pub(super) fn restart_recovery_check(&self) {
-        self.state().healthy_in_row = 0;
+        lock(&self.state).healthy_in_row = 0;
     }
 
     pub(super) fn stop(&self) {
@@ -101,7 +100,7 @@ impl ClientMonitor {
     }
 
     pub(super) fn impact(&self, injected: Instant, revert_began: Instant) -> ClientImpact {
-        let state = self.state();
+        let state = lock(&self.state);
         let since =
             |start: Instant| state.last_unhealthy.map_or(0.0, |bad| bad.saturating_duration_since(start).as_secs_f64());
         ClientImpact {

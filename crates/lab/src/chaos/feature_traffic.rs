@@ -1,37 +1,31 @@
 //! Reactions, pins and messages that grow, in a conversation of the guests while faults last. What a node acknowledged must be on
 //! every node in the end, whichever versions of the program have handled it.
 
-use super::guests::GuestConfig;
-use crate::{LabError, setup, timeline};
+use super::{guests::GuestConfig, nodes::Nodes};
+use crate::{LabError, lock::lock, problems::Problems, setup, timeline};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
-use tidings_client::{
-    ClientError,
-    http::{HttpClient, path_segment},
-};
+use tidings_client::http::path_segment;
 use tidings_protocol::{
     entry::Entry,
     http::{ChangeReceipt, ChunkReceipt, MessageReactions, PinState, SendReceipt},
 };
 
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 const REACTION: &str = "🎉";
 /// A conversation has at most 100 pins.
 const PINS_MAX: usize = 90;
 /// Every so many rounds a message is pinned.
 const ROUNDS_PER_PIN: usize = 4;
 const CHUNKS: [&str; 3] = ["grown", " in three", " chunks"];
-const PROBLEMS_MAX: usize = 5;
 
 /// What one round did, as far as it was acknowledged.
 #[derive(Debug, Clone, Default)]
@@ -67,9 +61,7 @@ impl FeatureResult {
 
     fn problem(&mut self, problem: String) {
         self.problem_count += 1;
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(problem);
-        }
+        self.problems.note(problem);
     }
 }
 
@@ -82,7 +74,7 @@ pub(super) struct FeatureTraffic {
 
 impl FeatureTraffic {
     pub(super) fn set_up(config: &GuestConfig, tag: &str) -> Result<Self, LabError> {
-        let mut http = HttpClient::new(config.nodes[0].0, config.api_key.clone());
+        let mut http = config.http(0);
         let conversation = format!("features-{tag}");
         setup::create_group(&mut http, &conversation, &config.guests)?;
         Ok(FeatureTraffic { conversation, rounds: Mutex::default() })
@@ -90,20 +82,15 @@ impl FeatureTraffic {
 
     /// Works, at each node in turn, until it is told to stop and its last round is through.
     pub(super) fn run(&self, config: &GuestConfig, patience: Duration, stop: &AtomicBool) {
-        let nodes = config.nodes.iter().map(|(address, _)| {
-            let mut http = HttpClient::new(*address, config.api_key.clone());
-            http.set_timeout(REQUEST_TIMEOUT);
-            http
-        });
-        let mut nodes = Nodes { all: nodes.collect(), stop, patience };
+        let mut nodes = Nodes::of(config, stop, patience);
         while !stop.load(Ordering::Relaxed) {
             let (number, pins) = {
-                let known = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+                let known = lock(&self.rounds);
                 (known.0.len(), known.0.iter().filter(|round| round.pinned).count())
             };
             let mut round = Round::default();
             let done = self.round(number, pins, config, &mut nodes, &mut round);
-            let mut known = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = lock(&self.rounds);
             known.0.push(round);
             known.1.extend(done.err());
             drop(known);
@@ -122,20 +109,22 @@ impl FeatureTraffic {
         let author = &config.guests[0];
         let message = |id: String, text: &str| json!({ "conversation": self.conversation, "from": author, "client_msg_id": id, "body": { "text": text } });
         let plain = message(format!("f{number}"), "plain");
-        let (_, sent) = nodes.until_accepted(number, |http| http.post::<SendReceipt>("/v1/messages", &plain))?;
+        let (_, sent) =
+            nodes.until_accepted(number, |http| http.post::<SendReceipt>("/v1/messages", &plain), |_| {})?;
         round.message = sent.seq;
         let at = format!("/v1/conversations/{}/messages/{}", path_segment(&self.conversation), sent.seq);
         let user = path_segment(author);
         let react = format!("{at}/reactions/{}?user={user}", path_segment(REACTION));
-        nodes.until_accepted(number, |http| http.call::<MessageReactions>("PUT", &react, None::<&()>))?;
+        nodes.until_accepted(number, |http| http.call::<MessageReactions>("PUT", &react, None::<&()>), |_| {})?;
         round.reacted = true;
         if number.is_multiple_of(ROUNDS_PER_PIN) && pins < PINS_MAX {
             let pin = format!("{at}/pin?user={user}");
-            nodes.until_accepted(number, |http| http.call::<PinState>("PUT", &pin, None::<&()>))?;
+            nodes.until_accepted(number, |http| http.call::<PinState>("PUT", &pin, None::<&()>), |_| {})?;
             round.pinned = true;
         }
         let begin = message(format!("g{number}"), "");
-        let (node, begun) = nodes.until_accepted(number, |http| http.post::<SendReceipt>("/v1/streams", &begin))?;
+        let (node, begun) =
+            nodes.until_accepted(number, |http| http.post::<SendReceipt>("/v1/streams", &begin), |_| {})?;
         let mut grown = Grown { seq: begun.seq, whole: false };
         round.grown = Some(grown);
         let stream = format!("/v1/streams/{}/{}", path_segment(&self.conversation), begun.seq);
@@ -156,7 +145,7 @@ impl FeatureTraffic {
 
     /// Reads the conversation at every node, and compares it with what was acknowledged.
     pub(super) fn verify(&self, config: &GuestConfig) -> FeatureResult {
-        let (rounds, failures) = self.rounds.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (rounds, failures) = lock(&self.rounds).clone();
         let grown = || rounds.iter().filter_map(|round| round.grown);
         let mut result = FeatureResult {
             reactions: rounds.iter().filter(|round| round.reacted).count(),
@@ -166,8 +155,8 @@ impl FeatureTraffic {
             ..FeatureResult::default()
         };
         failures.into_iter().for_each(|failure| result.problem(failure));
-        for (node, (address, _)) in config.nodes.iter().enumerate() {
-            let mut http = HttpClient::new(*address, config.api_key.clone());
+        for node in 0..config.nodes.len() {
+            let mut http = config.http(node);
             let entries = match timeline::read_timeline(&mut http, &self.conversation) {
                 Ok(entries) => entries,
                 Err(error) => {
@@ -221,39 +210,4 @@ fn differences(number: usize, round: &Round, author: &str, entries: &HashMap<u64
         }
     }
     found
-}
-
-/// All nodes, each of which may be away.
-struct Nodes<'a> {
-    all: Vec<HttpClient>,
-    stop: &'a AtomicBool,
-    patience: Duration,
-}
-
-impl Nodes<'_> {
-    /// Asks every node in turn, beginning with one, until a node accepts; answers which one that was.
-    fn until_accepted<T>(
-        &mut self,
-        first: usize,
-        call: impl Fn(&mut HttpClient) -> Result<T, ClientError>,
-    ) -> Result<(usize, T), String> {
-        let count = self.all.len();
-        let mut stopping_since = None;
-        for node in (0..count).cycle().skip(first % count) {
-            let failure = match call(&mut self.all[node]) {
-                Ok(accepted) => return Ok((node, accepted)),
-                Err(ClientError::Refused { problem, .. }) if problem.retry => problem.code.to_string(),
-                Err(ClientError::Io(error)) => error.to_string(),
-                Err(error) => return Err(format!("refused for good: {error}")),
-            };
-            // During a fault there may be no node that accepts: patience begins when the step ends.
-            if self.stop.load(Ordering::Relaxed)
-                && stopping_since.get_or_insert_with(Instant::now).elapsed() > self.patience
-            {
-                return Err(format!("no node accepted it in time: {failure}"));
-            }
-            std::thread::sleep(RETRY_INTERVAL);
-        }
-        Err("there is no node".into())
-    }
 }

@@ -3,7 +3,7 @@
 //! In reading order: [`fault_kind`] has the kinds of faults with their injection and reversal, [`fault_plan`] chooses those of a
 //! run, [`fault_injector`] injects and reverts them in time. [`client_monitor`] measures the impact on the group's clients;
 //! [`guests`] are users whose devices connect and disconnect meanwhile, [`push_requester`] requests pushes to them, and
-//! [`feature_traffic`] has them react, pin and write messages that grow.
+//! [`feature_traffic`] has them react, pin and write messages that grow, both by [`nodes`].
 //! [`presence_verifier`] (with [`expected_presence`] and [`presence_bounds`]) and [`push_verifier`] verify what nodes answer
 //! and deliver; [`step`] is one step with all of it, [`observations`] what is seen of it and what that is held to, [`output`] what is printed.
 //! Every step ends with counts that must balance: no acknowledged message is lost, duplicated or reordered for any member,
@@ -17,6 +17,7 @@ pub(crate) mod fault_kind;
 mod fault_plan;
 mod feature_traffic;
 mod guests;
+mod nodes;
 mod observations;
 mod output;
 mod presence_bounds;

@@ -1,12 +1,12 @@
 //! Verifies presence: compares the answers of every node with what the devices themselves know.
 
 use super::{expected_presence::ExpectedPresence, fault_injector::FaultTimes};
-use crate::LabError;
+use crate::{LabError, lock::lock};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -146,18 +146,14 @@ impl PresenceVerifier {
         PresenceVerifier { state: Mutex::new(VerifierState { nodes, injected: None, told_offline: Vec::new() }) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VerifierState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The fault begins: users who are online now and stay connected should not be called offline.
     pub(super) fn start_fault(&self) {
-        self.lock().injected = Some(Instant::now());
+        lock(&self.state).injected = Some(Instant::now());
     }
 
     /// Records the check of a node's answer; `began` is when it was asked for.
     fn record(&self, node: usize, began: Instant, found: Result<AnswerCheck, String>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let (Ok(check), Some(injected)) = (&found, state.injected) {
             let after = began.saturating_duration_since(injected).as_secs_f64();
             let told = check.told_offline.iter().map(|user| format!("{user} on node {node} after {after:.1} s"));
@@ -184,7 +180,7 @@ impl PresenceVerifier {
 
     /// Since when all nodes have answered rightly, if that was long enough.
     fn correct_since(&self) -> Option<Instant> {
-        let state = self.lock();
+        let state = lock(&self.state);
         let all: Option<Vec<Instant>> = state.nodes.iter().map(|node| node.correct_since).collect();
         let latest = all?.into_iter().max()?;
         (latest.elapsed() >= STEADY_FOR).then_some(latest)
@@ -192,7 +188,7 @@ impl PresenceVerifier {
 
     /// The nodes whose last answer was wrong, with the first difference.
     pub(super) fn wrong(&self) -> Vec<String> {
-        let state = self.lock();
+        let state = lock(&self.state);
         let nodes = state.nodes.iter().enumerate().filter(|(_, node)| node.correct_since.is_none());
         nodes.map(|(number, node)| format!("node {number}: {}", node.last)).collect()
     }
@@ -210,7 +206,7 @@ impl PresenceVerifier {
         let right = self.correct_since();
         let after = |start: Instant| right.map(|since| since.saturating_duration_since(start).as_secs_f64());
         // A statement of its own, so that the lock is released before `wrong` takes it.
-        let told_offline = self.lock().told_offline.clone();
+        let told_offline = lock(&self.state).told_offline.clone();
         PresenceResult {
             right_s: after(times.revert_began),
             since_ready_s: after(times.reverted),
@@ -235,7 +231,7 @@ impl PresenceVerifier {
         while !stop.load(Ordering::Relaxed) {
             let (began, before) = (Instant::now(), expected());
             let answer = query_presence(http, &before);
-            let injected = self.lock().injected.unwrap_or(began);
+            let injected = lock(&self.state).injected.unwrap_or(began);
             let found = answer.map(|answer| check_answer(&before, &expected(), &answer, injected));
             self.record(node, began, found.map_err(|error| format!("does not answer: {error}")));
             std::thread::sleep(POLL_INTERVAL);
@@ -357,7 +353,7 @@ mod tests {
         assert!(passes(MINUTE, true));
         assert!(!passes(STEADY_FOR / 2, true), "later than the bound");
 
-        presence_verifier.lock().injected = Some(began);
+        lock(&presence_verifier.state).injected = Some(began);
         presence_verifier.record(
             0,
             began,

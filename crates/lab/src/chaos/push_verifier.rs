@@ -1,10 +1,10 @@
 //! Verifies pushes: compares those that the server accepted with those that devices got.
 
-use crate::devices::push_body;
+use crate::{devices::push_body, lock::lock};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::Instant,
 };
 
@@ -94,13 +94,9 @@ impl PushVerifier {
         PushVerifier { tag: tag.to_owned(), records: Mutex::default() }
     }
 
-    fn records(&self) -> MutexGuard<'_, PushRecords> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the next step: counts begin at 0.
     pub(super) fn start_step(&self) {
-        let mut records = self.records();
+        let mut records = lock(&self.records);
         records.first = records.pushes.len();
         records.copies = DuplicateCounts::default();
         records.asked_again.clear();
@@ -111,24 +107,24 @@ impl PushVerifier {
     /// Registers a push before its request; returns its number, its `client_push_id`, and its body.
     pub(super) fn register(&self, devices: Vec<usize>, is_known: impl Fn(usize) -> bool) -> (usize, String, String) {
         let known = devices.iter().copied().filter(|device| is_known(*device)).collect();
-        let mut records = self.records();
+        let mut records = lock(&self.records);
         let number = records.pushes.len();
         records.pushes.push(Push { devices, known, accepted: None });
         (number, format!("{}-{number}", self.tag), push_body::format(&self.tag, number, 0))
     }
 
     pub(super) fn record_accepted(&self, number: usize, id: u64, targets: u64) {
-        self.records().pushes[number].accepted = Some((id, targets));
+        lock(&self.records).pushes[number].accepted = Some((id, targets));
     }
 
     /// Records that a request was refused with a retryable code, or not answered.
     pub(super) fn record_retry(&self, why: &str) {
-        *self.records().asked_again.entry(why.to_owned()).or_default() += 1;
+        *lock(&self.records).asked_again.entry(why.to_owned()).or_default() += 1;
     }
 
     /// Records that a push was not accepted and is not requested again.
     pub(super) fn record_failure(&self, number: usize, why: &str) {
-        let mut records = self.records();
+        let mut records = lock(&self.records);
         if records.refused.len() < EXAMPLES_MAX {
             records.refused.push(format!("push {number} was not accepted: {why}"));
         }
@@ -136,7 +132,7 @@ impl PushVerifier {
 
     /// Records that a device got a push on its connection with that number.
     pub(super) fn record_delivery(&self, device: usize, connection: u64, id: u64, body: &[u8]) {
-        let mut records = self.records();
+        let mut records = lock(&self.records);
         let number = push_body::parse(&self.tag, body).map(|(number, _)| number);
         let Some(number) =
             number.filter(|number| records.pushes.get(*number).is_some_and(|push| push.devices.contains(&device)))
@@ -162,7 +158,7 @@ impl PushVerifier {
 
     /// The result of this step so far. `is_there`: whether a device is bound for pushes.
     pub(super) fn result(&self, is_there: impl Fn(usize) -> bool, may_repeat: bool) -> PushResult {
-        let records = self.records();
+        let records = lock(&self.records);
         let mut pushes = PushResult {
             copies: records.copies.clone(),
             asked_again: records.asked_again.clone(),

@@ -28,7 +28,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_client::http::HttpClient;
 
 /// Longer than any step: the load is stopped at the end of the step.
 const PHASE_DURATION: Duration = Duration::from_secs(3600);
@@ -167,7 +166,7 @@ impl<'a> StepRun<'a> {
         'a: 'scope,
     {
         for node in 0..self.config.nodes.len() {
-            let mut http = HttpClient::new(self.config.nodes[node].0, self.config.api_key.clone());
+            let mut http = self.config.http(node);
             scope.spawn(move || {
                 self.presence_verifier.poll_node(
                     node,

@@ -16,9 +16,10 @@ use tidings_protocol::{
 };
 
 /// The protocol that devices connect by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceProtocol {
+    #[default]
     Miop,
     Miops,
     Ws,

@@ -34,7 +34,7 @@ struct ComparedFigure {
     /// Against the first side; unset for the first.
     differences: Vec<Option<Difference>>,
     /// By side: better, worse, or neither shown.
-    judgements: Vec<Option<Change>>,
+    verdicts: Vec<Option<Change>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -99,9 +99,9 @@ fn compare_figures(sides: &[Side]) -> Vec<ComparedFigure> {
                     _ => Change::Worse,
                 })
             };
-            let judgements = differences.iter().map(judge).collect();
+            let verdicts = differences.iter().map(judge).collect();
             let (name, unit) = (figure.name, figure.unit);
-            figures.push(ComparedFigure { part: title.clone(), name, unit, means, differences, judgements });
+            figures.push(ComparedFigure { part: title.clone(), name, unit, means, differences, verdicts });
         }
     }
     figures
@@ -116,7 +116,7 @@ fn sentence(sides: &[Side], index: usize, figures: &[ComparedFigure]) -> String 
     let several_parts = figures.iter().any(|figure| figure.part != figures[0].part);
     let told = |wanted: Change| -> Vec<String> {
         let of = |figure: &ComparedFigure| {
-            let difference = figure.differences[index].filter(|_| figure.judgements[index] == Some(wanted))?;
+            let difference = figure.differences[index].filter(|_| figure.verdicts[index] == Some(wanted))?;
             let (before, after) = (figure.means[0]?.mean, figure.means[index]?.mean);
             let by = match difference.percent {
                 Some(percent) => format!("{:.0} % {}", percent.abs(), if percent < 0.0 { "lower" } else { "higher" }),
@@ -173,7 +173,7 @@ fn tell(result: &mut RunResult, sides: &[Side], figures: &[ComparedFigure], sent
             [part[0].part.as_str()].into_iter().chain(sides.iter().map(|side| &*side.name)).collect();
         let mut table = Table { columns: names.into_iter().map(str::to_owned).collect(), rows: Vec::new() };
         for figure in part {
-            let cells = figure.means.iter().zip(&figure.judgements).map(|(mean, change)| {
+            let cells = figure.means.iter().zip(&figure.verdicts).map(|(mean, change)| {
                 let shown = match mean {
                     None => "–".to_owned(),
                     Some(Mean { mean, half_width: None, .. }) => format!("{mean:.2}"),

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server runs after it is ready before it is killed.
+/// How long a server runs with its clients before it is killed.
 const UPTIME_MS: Range<u64> = 20..600;
 /// How long a server runs that is killed before it is ready.
 const OPENING_UPTIME_MS: Range<u64> = 1..60;
@@ -19,11 +19,13 @@ pub(crate) struct Kills {
     random: StdRng,
     count: usize,
     killed: usize,
+    /// How long clients take to come back to a server that is ready.
+    clients_back: Duration,
 }
 
 impl Kills {
-    pub(crate) fn new(count: usize, seed: u64) -> Self {
-        Kills { random: StdRng::seed_from_u64(seed), count, killed: 0 }
+    pub(crate) fn new(count: usize, seed: u64, clients_back: Duration) -> Self {
+        Kills { random: StdRng::seed_from_u64(seed), count, killed: 0, clients_back }
     }
 
     /// Lets the server run, kills it and starts it again, until all kills are done. `started`: what follows each start, with the time of the
@@ -34,7 +36,7 @@ impl Kills {
         mut started: impl FnMut(&OwnServer, Instant, &mut StdRng) -> Result<(), LabError>,
     ) -> Result<(), LabError> {
         while self.killed < self.count {
-            let uptime = Duration::from_millis(self.random.random_range(UPTIME_MS));
+            let uptime = self.clients_back + Duration::from_millis(self.random.random_range(UPTIME_MS));
             std::thread::sleep(uptime);
             // Taken before the signal, which favours the server.
             let at = Instant::now();

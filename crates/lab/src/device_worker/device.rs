@@ -4,9 +4,10 @@ use super::push_verifier::ReceivedPushes;
 use crate::client_engine::websocket::WebSocket;
 
 /// The state of a device's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DeviceState {
     /// Not connected, and no connect is planned.
+    #[default]
     Idle,
     /// Waits for its timer to retry.
     Waiting,
@@ -20,7 +21,7 @@ pub(crate) enum DeviceState {
     GivenUp,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Device {
     pub(crate) received: ReceivedPushes,
     /// When it was due to connect; of a visitor that is bound, when it is to go, and never without a time.
@@ -40,17 +41,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(listener: u16) -> Self {
-        Device {
-            received: ReceivedPushes::default(),
-            due_ns: 0,
-            heartbeat_sent_ns: 0,
-            heartbeat_ms: 0,
-            listener,
-            attempts: 0,
-            generation: 0,
-            state: DeviceState::Idle,
-            websocket: WebSocket::default(),
-        }
+        Device { listener, ..Device::default() }
     }
 }
 

@@ -18,15 +18,12 @@ use crate::{
         tls::TlsTrust,
     },
     clock::machine_ns,
-    devices::{
-        device_counts::{DeviceCounts, PROBLEMS_MAX},
-        worker_protocol::DeviceWorkerConfig,
-    },
-    latency::{HistogramCounts, new_histogram, record},
+    devices::{device_counts::DeviceCounts, worker_protocol::DeviceWorkerConfig},
+    latency::Latencies,
+    problems::Problems,
     process,
     series::SeriesRecorder,
 };
-use hdrhistogram::Histogram;
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -58,9 +55,9 @@ pub(crate) struct DevicePool {
     /// Devices come and go.
     visits: Option<Visits>,
     pub(crate) counts: DeviceCounts,
-    bind: Histogram<u64>,
-    lateness: Histogram<u64>,
-    heartbeat: Histogram<u64>,
+    bind: Latencies,
+    lateness: Latencies,
+    heartbeat: Latencies,
     series: SeriesRecorder,
     pushes: PushVerifier,
 }
@@ -106,9 +103,9 @@ impl DevicePool {
             heartbeats_stopped: false,
             visits: None,
             counts: DeviceCounts { devices: config.count as u64, ..DeviceCounts::default() },
-            bind: new_histogram(),
-            lateness: new_histogram(),
-            heartbeat: new_histogram(),
+            bind: Latencies::default(),
+            lateness: Latencies::default(),
+            heartbeat: Latencies::default(),
             series: SeriesRecorder::new(machine_ns()),
             pushes: PushVerifier::new(&config.tag),
             config,
@@ -129,8 +126,7 @@ impl DevicePool {
     /// Starts a new measurement of connects, which begin at this time.
     pub(crate) fn reset_measurement(&mut self, start_ns: u64) {
         self.series = SeriesRecorder::new(start_ns);
-        self.bind.reset();
-        self.lateness.reset();
+        (self.bind, self.lateness) = Default::default();
         self.limited_by_server = false;
         self.counts.given_up = 0;
         (self.counts.attempts, self.counts.bound) = (0, 0);
@@ -193,7 +189,7 @@ impl DevicePool {
                 self.devices[device as usize].due_ns = planned;
                 let is_punctual = !self.limited_by_server && self.schedule.is_open_loop();
                 if is_punctual {
-                    record(&mut self.lateness, planned, now);
+                    self.lateness.record(planned, now);
                 }
                 self.series.planned(planned);
                 self.series.sent(now, if is_punctual { now.saturating_sub(planned) } else { 0 });
@@ -219,7 +215,7 @@ impl DevicePool {
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
             ) {
                 self.counts.client_failures += 1;
-                self.add_problem(format!("device {index} could not begin to connect: {error}"));
+                self.counts.problems.note(format!("device {index} could not begin to connect: {error}"));
             }
             self.handle_end(reactor, index, error.into());
         }
@@ -302,7 +298,7 @@ impl DevicePool {
         } else if ending.next == RetryTarget::Never || u32::from(device.attempts) >= self.config.attempts_max {
             device.state = DeviceState::GivenUp;
             self.counts.given_up += 1;
-            self.add_problem(format!("device {index} gave up: {}", ending.cause));
+            self.counts.problems.note(format!("device {index} gave up: {}", ending.cause));
         } else {
             device.state = DeviceState::Waiting;
             reactor.set_timer(index, backoff_ms(device.attempts, ending.next));
@@ -360,9 +356,9 @@ impl DevicePool {
     pub(crate) fn current_counts(&self) -> DeviceCounts {
         let (pushes, push) = self.pushes.counts();
         DeviceCounts {
-            bind: HistogramCounts::of(&self.bind),
-            lateness: HistogramCounts::of(&self.lateness),
-            heartbeat: HistogramCounts::of(&self.heartbeat),
+            bind: self.bind.counts(),
+            lateness: self.lateness.counts(),
+            heartbeat: self.heartbeat.counts(),
             heartbeats_pending: self.heartbeats_pending(),
             pushes,
             push,
@@ -382,12 +378,6 @@ impl DevicePool {
     /// A time of the bench's clock by that of this machine.
     pub(crate) fn of_here(&self, bench_ns: u64) -> u64 {
         bench_ns.wrapping_add_signed(self.config.clock_ahead_ns)
-    }
-
-    fn add_problem(&mut self, what: String) {
-        if self.counts.problems.len() < PROBLEMS_MAX {
-            self.counts.problems.push(what);
-        }
     }
 }
 

@@ -5,9 +5,8 @@ use crate::{
         device_counts::{PUSHES_MAX, PushCount},
         push_body,
     },
-    latency::HistogramCounts,
+    latency::{HistogramCounts, Latencies},
 };
-use hdrhistogram::Histogram;
 
 /// The pushes that a device has received, with one bit per push of the run.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,25 +22,19 @@ impl ReceivedPushes {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PushVerifier {
     tag: String,
     /// By push number: the id and the time of the first copy.
     first_copies: Vec<Option<(u64, u64)>>,
     counts: Vec<PushCount>,
-    latency: Histogram<u64>,
+    latency: Latencies,
     pub(crate) altered: u64,
 }
 
 impl PushVerifier {
     pub(crate) fn new(tag: &str) -> Self {
-        PushVerifier {
-            tag: tag.to_owned(),
-            first_copies: Vec::new(),
-            counts: Vec::new(),
-            latency: crate::latency::new_histogram(),
-            altered: 0,
-        }
+        PushVerifier { tag: tag.to_owned(), ..PushVerifier::default() }
     }
 
     /// Verifies a push that a device got. The device acknowledges it in any case.
@@ -70,7 +63,7 @@ impl PushVerifier {
         let result = if received.on_any_connection & bit == 0 {
             count.devices += 1;
             count.last_at_ns = now_ns;
-            self.latency.saturating_record((now_ns / 1000).saturating_sub(at_us));
+            self.latency.record(at_us * 1000, now_ns);
             Ok(())
         } else if id != known_id {
             count.doubled += 1;
@@ -92,7 +85,7 @@ impl PushVerifier {
     }
 
     pub(crate) fn counts(&self) -> (Vec<PushCount>, HistogramCounts) {
-        (self.counts.clone(), HistogramCounts::of(&self.latency))
+        (self.counts.clone(), self.latency.counts())
     }
 }
 

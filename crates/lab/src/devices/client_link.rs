@@ -4,8 +4,8 @@ use super::worker_protocol::{DeviceCommand, DeviceReport};
 use crate::{
     LabError,
     agent::wire::CoordinatorLine,
-    fleet::connection::{AgentConnection, AgentEvent},
     load_client::{NO_REPORT, WorkerProcess, next_report},
+    load_generators::connection::{AgentConnection, AgentEvent},
 };
 use serde_json::value::to_raw_value;
 use std::{io::BufReader, process::ChildStdout, sync::mpsc::SyncSender};

@@ -7,25 +7,21 @@ use super::{
 };
 use crate::{
     LabError,
-    agent::{
-        machine::Machine,
-        read_token,
-        wire::{CoordinatorLine, LoadClientKind},
-    },
-    clock::{ClockOffset, machine_ns},
-    fleet::{
+    agent::{machine::Machine, wire::LoadClientKind},
+    clock::ClockOffset,
+    live::{LiveBlock, WorkLength},
+    load_client::NO_REPORT,
+    load_generators::{
         connection::{AgentConnection, AgentEvent},
         split::{capacities, split_within},
     },
-    live::{LiveBlock, WorkLength},
-    load_client::NO_REPORT,
     options::AgentsArgs,
     phase_part::AgentOutcome,
     process,
 };
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// The most devices per process: below the 20,000 files that a process may commonly open, with some to spare.
@@ -36,8 +32,6 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 const REPORTS_MAX: usize = 64;
 /// Load clients at most: all agents share the channel of their reports.
 const WORKERS_MAX: usize = 256;
-/// Questions for an agent's clock; the one with the shortest round trip counts.
-const CLOCK_QUESTIONS: u64 = 16;
 
 pub(crate) struct DeviceClients {
     workers: Vec<Worker>,
@@ -112,27 +106,9 @@ impl DeviceClients {
         args: &AgentsArgs,
         events: &Events,
     ) -> Result<(), LabError> {
-        let token = read_token(args.agent_token.as_deref(), args.agent_token_file.as_deref(), "--agent-token")?;
-        let connect = |number: usize, address: &str| {
-            let agent = AgentConnection::open(number, address, &token, args.agent_timeout, events.clone())?;
-            agent.send(&CoordinatorLine::Launch(LoadClientKind::Devices))?;
-            Ok::<_, LabError>(agent)
-        };
+        let agents = AgentConnection::open_all(args, LoadClientKind::Devices, events)?;
+        AgentConnection::check_reach(&agents, &config.listeners, "--url and --listeners")?;
         let is_loopback = config.listeners.iter().all(|listener| listener.ip().is_loopback());
-        let mut agents = Vec::new();
-        for (number, address) in args.agents.iter().enumerate() {
-            if args.agents[..number].contains(address) {
-                return Err(LabError::Usage(format!("--agents names {address} twice")));
-            }
-            let agent = connect(number, address)?;
-            if is_loopback && !agent.is_loopback {
-                let why = format!("--agents {address}: it cannot reach a server on this machine's loopback");
-                return Err(LabError::Usage(format!(
-                    "{why}; name the server by --url and --listeners as the agents reach it"
-                )));
-            }
-            agents.push(agent);
-        }
         let machines: Vec<&Machine> = agents.iter().map(|agent| &agent.machine).collect();
         let capacities = capacities(&machines, config.listeners.len(), is_loopback);
         let weights: Vec<f64> = capacities.iter().map(|capacity| capacity.weight).collect();
@@ -146,18 +122,14 @@ impl DeviceClients {
             .ok_or_else(|| LabError::Usage(format!("{} devices: the agents hold {bounds:?}", config.count)))?;
         let mut more = Vec::new();
         for (agent, share) in agents.into_iter().zip(shares) {
-            let Machine { cores, descriptors, ports, load, .. } = agent.machine;
-            println!(
-                "agent          {}: {share} devices ({cores} cores, {descriptors} descriptors, {ports} ports, load {load})",
-                agent.address
-            );
+            agent.print_share(&format!("{share} devices"));
             let clients = share.div_ceil(DEVICES_PER_PROCESS).max(1);
             more.extend((1..clients).map(|_| (agent.address.clone(), share / clients)));
             self.add_agent(agent, share / clients + share % clients)?;
         }
         // After the first load client of each agent, so that events have the numbers of their workers.
         for (address, devices) in more {
-            let agent = connect(self.workers.len(), &address)?;
+            let agent = AgentConnection::launch(self.workers.len(), &address, args, LoadClientKind::Devices, events)?;
             self.add_agent(agent, devices)?;
         }
         Ok(())
@@ -165,32 +137,16 @@ impl DeviceClients {
 
     fn add_agent(&mut self, agent: AgentConnection, devices: usize) -> Result<(), LabError> {
         let machine = agent.machine.clone();
-        let clock = self.measure_clock(self.workers.len(), &agent)?;
+        let number = self.workers.len();
+        // Another agent that is gone is told of by the next command.
+        let check = |from, event| match event {
+            AgentEvent::Gone(why) if from == number => Err(agent.failed(&why)),
+            event => Ok(event),
+        };
+        let clock = agent.measure_clock(number, &self.reports, REPORT_TIMEOUT, check)?;
         let link = ClientLink::Agent(agent);
         self.workers.push(Worker { link, devices, agent: Some((machine, clock)), counts: DeviceCounts::default() });
         Ok(())
-    }
-
-    /// Measures how far an agent's clock is ahead of this one.
-    fn measure_clock(&self, number: usize, agent: &AgentConnection) -> Result<ClockOffset, LabError> {
-        let mut best: Option<ClockOffset> = None;
-        for question in 1..=CLOCK_QUESTIONS {
-            let (asked, sent_ns) = (Instant::now(), machine_ns());
-            agent.send(&CoordinatorLine::Ping { id: question })?;
-            let offset = loop {
-                match self.reports.recv_timeout(REPORT_TIMEOUT) {
-                    Ok((from, AgentEvent::Pong { id, clock_ns, received_ns })) if (from, id) == (number, question) => {
-                        break ClockOffset::of_round_trip(sent_ns, clock_ns, received_ns);
-                    }
-                    Ok((from, AgentEvent::Gone(why))) if from == number => return Err(agent.failed(&why)),
-                    // Another agent that is gone is told of by the next command.
-                    Ok(_) if asked.elapsed() < REPORT_TIMEOUT => {}
-                    _ => return Err(agent.failed("did not tell its clock in time")),
-                }
-            };
-            best = Some(best.filter(|best| best.error_ns <= offset.error_ns).unwrap_or(offset));
-        }
-        best.ok_or_else(|| agent.failed("did not tell its clock"))
     }
 
     /// Has every worker carry out a command, shows progress, and adds up their counts.

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 pub(crate) const PUSHES_MAX: usize = 128;
 /// Above this lateness at the 99th percentile the load client distorts what it measures.
 pub(crate) const LATENESS_MS_MAX: f64 = 100.0;
-/// How many faults are described in words; the rest are only counted.
-pub(crate) const PROBLEMS_MAX: usize = 10;
+/// How many faults of all workers are told.
+const PROBLEMS_MAX: usize = 10;
 
 /// The devices' counts of one push.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -157,11 +157,11 @@ mod tests {
 
     #[test]
     fn counts_of_workers_add_up_and_keep_their_percentiles() {
-        let mut histogram = crate::latency::new_histogram();
-        (1..=100).for_each(|value| histogram.saturating_record(value * 1000));
+        let mut histogram = crate::latency::Latencies::default();
+        (1..=100).for_each(|value| histogram.record(0, value * 1_000_000));
         let one = DeviceCounts {
             live: 1,
-            bind: HistogramCounts::of(&histogram),
+            bind: histogram.counts(),
             failures: BTreeMap::from([("refused".to_owned(), 2)]),
             first_planned_ns: 5,
             pushes: vec![PushCount { devices: 1, ..PushCount::default() }],

@@ -49,7 +49,7 @@ pub(crate) enum DeviceCommand {
 }
 
 /// The devices of one worker.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct DeviceWorkerConfig {
     /// The listeners that devices connect to.
     pub(crate) listeners: Vec<SocketAddr>,

@@ -20,6 +20,7 @@ use crate::{
     delivery_ledger::{Audience, Ledger, Marking, SendTimes},
     interrupt,
     live::{LiveBlock, WorkLength},
+    problems::Problems,
     process::{self, monotonic_ns},
     sampler::{Sampler, Watched},
     worker_protocol::{LoadModel, Outcome},
@@ -94,7 +95,7 @@ impl Clients for Turn<'_> {
         match (client.role, client.stage) {
             (Role::Receiver(receiver), Stage::Ready) => {
                 client.stage = Stage::Ended;
-                self.ledger.note(format!("the connection of receiver {receiver} ended: {why}"));
+                self.ledger.problems.note(format!("the connection of receiver {receiver} ended: {why}"));
                 Ok(())
             }
             // A server may close connections that it has answered on.
@@ -289,7 +290,7 @@ impl DriverClient {
             };
             self.publish_waiting(start, &mut waiting, &mut ledger)?;
             let counts = ledger.counts();
-            live.show_series(start, &mut ledger.series, || counts);
+            live.show_series(start, &mut ledger.times.series, || counts);
             let is_settled = waiting.is_empty() && ledger.outstanding == 0 && self.is_answered();
             let is_idle = !all_planned && is_settled;
             if ledger.progress() != had || is_idle {
@@ -307,9 +308,10 @@ impl DriverClient {
             let until_due = schedule.next_due().map(|due| Duration::from_nanos((start + due).saturating_sub(now)));
             self.turn(until_due.unwrap_or(POLL_TIMEOUT_MAX).min(POLL_TIMEOUT_MAX), &mut ledger)?;
         }
+        live.export_rest(&mut ledger.times.series);
         let unanswered: usize = self.links.clients.iter_mut().map(|client| client.in_flight.drain(..).count()).sum();
         if unanswered > 0 {
-            ledger.note(format!("{unanswered} publishes were never answered"));
+            ledger.problems.note(format!("{unanswered} publishes were never answered"));
         }
         let outcome = ledger.outcome(matches!(model, LoadModel::Rounds { .. }));
         Ok(Outcome {

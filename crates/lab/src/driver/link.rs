@@ -14,6 +14,7 @@ use crate::{
         websocket::{Message as Received, WebSocket, put_text},
     },
     delivery_ledger::Ledger,
+    problems::Problems,
 };
 use std::{collections::VecDeque, sync::Arc};
 use tidings_protocol::ws::generate_key;
@@ -289,7 +290,7 @@ impl Client {
                     ids.iter().for_each(|id| self.put_frame(common, frame, ("", id)));
                 }
                 if is_refusal && !came {
-                    ledger.note(format!("receiver {receiver} was refused something: {}", shown(message.text)));
+                    ledger.problems.note(format!("receiver {receiver} was refused something: {}", shown(message.text)));
                 }
             }
             (Stage::Ready, Role::SessionSender) => {

@@ -1,10 +1,11 @@
 //! Requests at every node at a steady rate: conversations that a first message opens, and messages in those that are open.
 
+use crate::lock::lock;
 use serde_json::value::RawValue;
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -33,12 +34,6 @@ struct NodeLoad {
 }
 
 type Waits = (Duration, Vec<Option<Instant>>);
-
-impl NodeLoad {
-    fn waits(&self) -> MutexGuard<'_, Waits> {
-        self.longest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Load {
     pub(super) fn start(addresses: &[SocketAddr], api_key: &str, per_second: f64) -> Load {
@@ -72,7 +67,7 @@ impl Load {
     /// The longest wait of a request since the last call, of those still under way too; not at the node `but`.
     pub(super) fn take_longest(&self, but: Option<usize>) -> Duration {
         let of = |node: &NodeLoad| {
-            let mut longest = node.waits();
+            let mut longest = lock(&node.longest);
             let waiting = longest.1.iter().flatten().map(Instant::elapsed).max().unwrap_or_default();
             std::mem::take(&mut longest.0).max(waiting)
         };
@@ -108,9 +103,9 @@ impl Sender {
                 continue;
             }
             let began = Instant::now();
-            node.waits().1[thread] = Some(began);
+            lock(&node.longest).1[thread] = Some(began);
             let sent = http.send(&self.request(turn));
-            let mut longest = node.waits();
+            let mut longest = lock(&node.longest);
             longest.1[thread] = None;
             // A node that was killed, or is frozen, is not waited for.
             match sent {

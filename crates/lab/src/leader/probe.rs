@@ -1,10 +1,11 @@
 //! Asks each node, on a thread of its own, for what only the leader does, and who leads.
 
+use crate::lock::lock;
 use serde_json::{Value, json};
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -72,10 +73,6 @@ impl Drop for Probe {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
-}
-
-fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
-    answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn client(address: SocketAddr, api_key: &str) -> HttpClient {

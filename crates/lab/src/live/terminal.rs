@@ -7,7 +7,7 @@ use super::{
     block::Block,
     drawing::{Space, draw},
 };
-use crate::{interrupt, report::OutputArgs};
+use crate::{interrupt, lock::lock, report::OutputArgs};
 use console::{Term, colors_enabled_stderr, is_dumb, measure_text_width};
 use signal_hook::{
     consts::signal::{SIGINT, SIGTERM},
@@ -17,7 +17,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -94,11 +94,6 @@ pub(super) fn remove(number: u64) {
         lock(&terminal.blocks).1.remove(&number);
         terminal.redraw();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a thread that panicked has left is drawn as it is.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Terminal {

@@ -1,16 +1,9 @@
 //! The balance sheet of the mix.
 
 use super::model::{FaultKind, ViewFault};
-use crate::{
-    latency::Percentiles,
-    result::{Check, Layout, Measurement},
-};
+use crate::{latency::Percentiles, problems::Problems};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use std::collections::BTreeMap;
-
-/// How many faults are described in words; the rest are only counted.
-const PROBLEMS_MAX: usize = 10;
 
 /// The operations of a phase beside its plain messages, and how the clients' views balance with them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -60,39 +53,6 @@ impl MixCounts {
         faults.iter().sum::<u64>() + self.outdated + self.altered == 0 && self.deliveries == self.deliveries_expected
     }
 
-    /// Adds the counts of another client; latencies do not add up.
-    pub(crate) fn add(&mut self, other: &MixCounts) {
-        let MixCounts { problems, refused_by_code, acknowledged: _, .. } = other;
-        for (sum, one) in [
-            (&mut self.edits, other.edits),
-            (&mut self.recalls, other.recalls),
-            (&mut self.reactions, other.reactions),
-            (&mut self.receipts_accepted, other.receipts_accepted),
-            (&mut self.stored_told, other.stored_told),
-            (&mut self.receipts_seen, other.receipts_seen),
-            (&mut self.overtaken, other.overtaken),
-            (&mut self.repeated, other.repeated),
-            (&mut self.deliveries, other.deliveries),
-            (&mut self.deliveries_expected, other.deliveries_expected),
-            (&mut self.views_compared, other.views_compared),
-            (&mut self.history_compared, other.history_compared),
-            (&mut self.marks_compared, other.marks_compared),
-            (&mut self.unanswered, other.unanswered),
-            (&mut self.refused, other.refused),
-            (&mut self.lost, other.lost),
-            (&mut self.doubled, other.doubled),
-            (&mut self.shown_after_recall, other.shown_after_recall),
-            (&mut self.outdated, other.outdated),
-            (&mut self.altered, other.altered),
-        ] {
-            *sum += one;
-        }
-        for (code, count) in refused_by_code {
-            *self.refused_by_code.entry(code.clone()).or_default() += count;
-        }
-        problems.iter().for_each(|problem| self.add_problem(problem.clone()));
-    }
-
     pub(crate) fn count(&mut self, fault: &ViewFault, whose: &str) {
         *match fault.kind {
             FaultKind::Lost => &mut self.lost,
@@ -101,31 +61,15 @@ impl MixCounts {
             FaultKind::Outdated => &mut self.outdated,
             FaultKind::Altered => &mut self.altered,
         } += 1;
-        self.add_problem(format!("{whose} {}", fault.what));
-    }
-
-    pub(crate) fn add_problem(&mut self, problem: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(problem.chars().take(400).collect());
-        }
+        self.problems.note(format!("{whose} {}", fault.what));
     }
 
     pub(crate) fn count_refusal(&mut self, code: &str) {
         *self.refused_by_code.entry(code.to_owned()).or_default() += 1;
     }
-
-    /// By itself, where plain messages are not measured.
-    pub(crate) fn measured(&self) -> Measurement {
-        let check = Check::of_server("changes", CHANGES_BOUND, self.balances());
-        Measurement::of("", &json!({ "mix": self, "problems": self.problems })).layout(&LAYOUT).check(check)
-    }
 }
 
-/// What edits, recalls, reactions and receipts are held to.
-pub(crate) const CHANGES_BOUND: &str = "every edit, recall, reaction and receipt is answered, and everybody sees each";
-
 /// The lines of the mix.
-const LAYOUT: Layout = Layout { lines: &[EDITS, ANSWERS, REFUSALS, VIEWS, COMPARED], percentiles: &[] };
 pub(crate) const EDITS: (&str, &str) = (
     "mix",
     "edits {mix.edits}  recalls {mix.recalls}  reactions {mix.reactions}  receipts accepted {mix.receipts_accepted} \

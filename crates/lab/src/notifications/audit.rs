@@ -2,16 +2,12 @@
 
 use super::{
     balances::{Audit, ChannelBalance, SessionBalance},
-    cast::{AckHabit, Cast, device_name},
     model::{ChannelTimes, Due, Model, NotifiedByProviders},
+    participants::{AckHabit, Participants, device_name},
     records::{Arrival, Delivery, Look, Records, SentMessage},
     removals::audit_removals,
 };
-use crate::{
-    latency::{Percentiles, new_histogram, record},
-    offline_push::notice::OfflineChannel,
-};
-use hdrhistogram::Histogram;
+use crate::{latency::Latencies, offline_push::notice::OfflineChannel};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Faults that are named, of each kind on each channel.
@@ -24,9 +20,9 @@ const AWAY_SLACK_NS: u64 = 10_000_000_000;
 const EARLY_SHARE: f64 = 0.9;
 
 /// Users whose sessions the lab read or acknowledged so late that the server may have given them up rightly.
-fn slow_users(cast: &Cast, records: &Records, times: ChannelTimes) -> HashSet<usize> {
+fn slow_users(participants: &Participants, records: &Records, times: ChannelTimes) -> HashSet<usize> {
     let none = HashSet::new();
-    let model = Model { cast, records, times, slow: &none, decided_within_ns: 0 };
+    let model = Model { participants, records, times, slow: &none, decided_within_ns: 0 };
     let sent: HashMap<(usize, u64), u64> =
         records.messages.iter().map(|sent| ((sent.conversation, sent.seq), sent.sent_at)).collect();
     let is_late = |delivery: &&Delivery| {
@@ -51,7 +47,7 @@ struct Notified {
 }
 
 pub(crate) struct Auditor<'a> {
-    cast: &'a Cast,
+    participants: &'a Participants,
     records: &'a Records,
     times: ChannelTimes,
     notified: HashMap<(Person, usize), Notified>,
@@ -60,7 +56,7 @@ pub(crate) struct Auditor<'a> {
 }
 
 impl<'a> Auditor<'a> {
-    pub(crate) fn new(cast: &'a Cast, records: &'a Records, times: ChannelTimes) -> Auditor<'a> {
+    pub(crate) fn new(participants: &'a Participants, records: &'a Records, times: ChannelTimes) -> Auditor<'a> {
         let mut notified: HashMap<(Person, usize), Notified> = HashMap::new();
         for arrival in &records.arrivals {
             let Arrival { channel, user, device, conversation, seq, id, at } = *arrival;
@@ -74,13 +70,17 @@ impl<'a> Auditor<'a> {
             notified.newest = notified.newest.max(seq);
             notified.by_seq.entry(seq).or_default().push((at, id));
         }
-        let slow = slow_users(cast, records, times);
-        Auditor { cast, records, times, notified, slow, examples: BTreeMap::new() }
+        let slow = slow_users(participants, records, times);
+        Auditor { participants, records, times, notified, slow, examples: BTreeMap::new() }
     }
 
     fn people_of(&self, user: usize) -> impl Iterator<Item = Person> + use<> {
-        let devices: Vec<_> =
-            self.cast.users[user].devices.iter().enumerate().map(|(at, provider)| (*provider, user, at)).collect();
+        let devices: Vec<_> = self.participants.users[user]
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(at, provider)| (*provider, user, at))
+            .collect();
         [(OfflineChannel::Webhook, user, 0)].into_iter().chain(devices)
     }
 
@@ -92,7 +92,7 @@ impl<'a> Auditor<'a> {
         };
         let mut longest = 0;
         for message in &self.records.messages {
-            for user in &self.cast.conversations[message.conversation].members {
+            for user in &self.participants.conversations[message.conversation].members {
                 if !self.records.looks[*user].is_empty() {
                     continue;
                 }
@@ -121,7 +121,8 @@ impl<'a> Auditor<'a> {
     }
 
     fn name(&self, (channel, user, device): Person, message: &SentMessage) -> String {
-        let (user, conversation) = (&self.cast.users[user].id, &self.cast.conversations[message.conversation].id);
+        let (user, conversation) =
+            (&self.participants.users[user].id, &self.participants.conversations[message.conversation].id);
         let device = if channel.collapses() { format!(" on {}", device_name(device)) } else { String::new() };
         format!("{user}{device}, {conversation} {}", message.seq)
     }
@@ -131,14 +132,14 @@ impl<'a> Auditor<'a> {
         let model = self.model(&self.slow, self.decided_within() + MARGIN_NS);
         let mut missing = 0;
         for message in &self.records.messages {
-            for user in &self.cast.conversations[message.conversation].members {
+            for user in &self.participants.conversations[message.conversation].members {
                 let is_missing = |person: &Person| {
                     !self.is_notified(*person, message) && self.due(&model, message, *person) == Due::Must
                 };
                 missing += self.people_of(*user).filter(is_missing).count();
             }
         }
-        let removed = audit_removals(self.cast, self.records, model.decided_within_ns, |_, _, _| {});
+        let removed = audit_removals(self.participants, self.records, model.decided_within_ns, |_, _, _| {});
         let not_removed: u64 = removed.iter().map(|balance| balance.must - balance.notified).sum();
         missing + not_removed as usize + self.missing_entries()
     }
@@ -195,14 +196,14 @@ impl<'a> Auditor<'a> {
     where
         'a: 'b,
     {
-        let (cast, records, times) = (self.cast, self.records, self.times);
-        Model { cast, records, times, slow, decided_within_ns }
+        let (participants, records, times) = (self.participants, self.records, self.times);
+        Model { participants, records, times, slow, decided_within_ns }
     }
 
     /// A notice that nobody was entitled to, and what was known of its user then.
     fn not_entitled(&self, arrival: &Arrival) -> String {
         let Arrival { user, conversation, seq, at, .. } = *arrival;
-        let (one, chat) = (&self.cast.users[user], &self.cast.conversations[conversation]);
+        let (one, chat) = (&self.participants.users[user], &self.participants.conversations[conversation]);
         let what = format!("{}, {} {seq}", one.id, chat.id);
         let is_of = |message: &&SentMessage| (message.conversation, message.seq) == (conversation, seq);
         let Some(message) = self.records.messages.iter().find(is_of) else { return format!("{what}: no such message") };
@@ -234,21 +235,21 @@ impl<'a> Auditor<'a> {
         let decided_within = self.decided_within();
         let slow = std::mem::take(&mut self.slow);
         let model = self.model(&slow, decided_within + MARGIN_NS);
-        let mut balances: BTreeMap<OfflineChannel, (ChannelBalance, Histogram<u64>)> = OfflineChannel::ALL
+        let mut balances: BTreeMap<OfflineChannel, (ChannelBalance, Latencies)> = OfflineChannel::ALL
             .iter()
-            .map(|channel| (*channel, (ChannelBalance::of(*channel), new_histogram())))
+            .map(|channel| (*channel, (ChannelBalance::of(*channel), Latencies::default())))
             .collect();
         let first_sent = self.first_sent();
         let mut known: HashSet<(Person, usize, u64)> = HashSet::new();
         for message in &self.records.messages {
-            for user in &self.cast.conversations[message.conversation].members {
+            for user in &self.participants.conversations[message.conversation].members {
                 for person in self.people_of(*user) {
                     let due = self.due(&model, message, person);
                     let Some((balance, delays)) = balances.get_mut(&person.0) else { continue };
                     if due != Due::MustNot {
                         known.insert((person, message.conversation, message.seq));
                     }
-                    let freezes = self.cast.users[*user].habit == AckHabit::Freezes;
+                    let freezes = self.participants.users[*user].habit == AckHabit::Freezes;
                     let notified = self.notified.get(&(person, message.conversation));
                     let times =
                         notified.and_then(|notified| notified.by_seq.get(&message.seq)).cloned().unwrap_or_default();
@@ -288,7 +289,7 @@ impl<'a> Auditor<'a> {
                     let given =
                         if freezes && !self.records.looks[*user].is_empty() { self.times.ack_timeout_ns } else { 0 };
                     let after = self.after(person.0);
-                    record(delays, message.answered_at.saturating_add(given.max(after)), first);
+                    delays.record(message.answered_at.saturating_add(given.max(after)), first);
                     let early = |from: u64, time: u64| first < from.saturating_add((time as f64 * EARLY_SHARE) as u64);
                     if early(first_sent[*user], given) || early(message.sent_at, after) {
                         balance.too_early += 1;
@@ -320,7 +321,7 @@ impl<'a> Auditor<'a> {
             }
         }
         let settled_ns = decided_within + MARGIN_NS;
-        let removed = audit_removals(self.cast, self.records, settled_ns, |channel, kind, what| {
+        let removed = audit_removals(self.participants, self.records, settled_ns, |channel, kind, what| {
             self.example(channel, kind, || what)
         });
         let mut problems = self.records.problems.clone();
@@ -329,9 +330,8 @@ impl<'a> Auditor<'a> {
         for ((channel, kind), examples) in &self.examples {
             problems.extend(examples.iter().map(|example| format!("{channel}, {kind}: {example}")));
         }
-        let channels = balances
-            .into_values()
-            .map(|(balance, delays)| ChannelBalance { delay: Percentiles::of(&delays), ..balance });
+        let channels =
+            balances.into_values().map(|(balance, delays)| ChannelBalance { delay: delays.percentiles(), ..balance });
         Audit {
             session,
             channels: channels.collect(),
@@ -343,9 +343,9 @@ impl<'a> Auditor<'a> {
 
     /// When the first message was sent to each user, by which an app that freezes cannot have been given up before its time.
     fn first_sent(&self) -> Vec<u64> {
-        let mut first = vec![u64::MAX; self.cast.users.len()];
+        let mut first = vec![u64::MAX; self.participants.users.len()];
         for message in &self.records.messages {
-            for user in &self.cast.conversations[message.conversation].members {
+            for user in &self.participants.conversations[message.conversation].members {
                 first[*user] = first[*user].min(message.sent_at);
             }
         }
@@ -364,7 +364,7 @@ impl<'a> Auditor<'a> {
     /// Every user who ever had a session gets each message of their conversations that was sent after it began.
     fn session_balance(&self, problems: &mut Vec<String>) -> SessionBalance {
         let mut balance = SessionBalance::default();
-        let mut delays = new_histogram();
+        let mut delays = Latencies::default();
         // By user and conversation: what came, and the last of the connection.
         let mut got: HashMap<(usize, usize), HashMap<u64, u32>> = HashMap::new();
         let mut newest: HashMap<(usize, usize, u32), u64> = HashMap::new();
@@ -377,7 +377,7 @@ impl<'a> Auditor<'a> {
             if let (Some(sent_at), Some(bound)) = (sent.get(&(delivery.conversation, delivery.seq)), bound)
                 && bound <= sent_at
             {
-                record(&mut delays, *sent_at, delivery.at);
+                delays.record(*sent_at, delivery.at);
             }
             let newest = newest.entry((delivery.user, delivery.conversation, delivery.connection)).or_default();
             match got.entry(place).or_default().insert(delivery.seq, delivery.connection) {
@@ -390,7 +390,7 @@ impl<'a> Auditor<'a> {
         }
         let mut examples = 0;
         for message in &self.records.messages {
-            for user in &self.cast.conversations[message.conversation].members {
+            for user in &self.participants.conversations[message.conversation].members {
                 if self.records.first_bound.get(user).is_none_or(|bound| message.sent_at < *bound) {
                     continue;
                 }
@@ -407,7 +407,7 @@ impl<'a> Auditor<'a> {
                 }
             }
         }
-        balance.delay = Percentiles::of(&delays);
+        balance.delay = delays.percentiles();
         balance
     }
 }

@@ -11,7 +11,7 @@ const HELD_UP_SHARE_MAX: f64 = 0.01;
 const FEW_AT_RISK: u64 = 50;
 
 /// What became, on one channel, of what was due.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct ChannelBalance {
     pub(crate) channel: OfflineChannel,
     /// What must be notified, and what was.
@@ -64,22 +64,7 @@ pub(crate) struct Audit {
 
 impl ChannelBalance {
     pub(super) fn of(channel: OfflineChannel) -> ChannelBalance {
-        ChannelBalance {
-            channel,
-            must: 0,
-            notified: 0,
-            superseded: 0,
-            notified_perhaps: 0,
-            again: 0,
-            lost: 0,
-            doubled: 0,
-            unentitled: 0,
-            overtaken: 0,
-            too_early: 0,
-            at_risk: 0,
-            held_up: 0,
-            delay: Percentiles::default(),
-        }
+        ChannelBalance { channel, ..ChannelBalance::default() }
     }
 
     pub(crate) fn balances(&self) -> bool {

@@ -1,6 +1,6 @@
 //! One user's session: its handshake, what it hears, and what it says.
 
-use super::cast::AckHabit;
+use super::participants::AckHabit;
 use crate::client_engine::{
     ConnectionError,
     session::{bind_of, parse, put_frame, user_token},
@@ -10,8 +10,9 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use tidings_protocol::frames::{Attention, Bind, ClientFrame};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Phase {
+    #[default]
     Closed,
     /// Connecting, or upgrading.
     Opening,
@@ -38,7 +39,7 @@ pub(super) enum ServerAnswer {
     },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ClientSession {
     pub(super) websocket: WebSocket,
     pub(super) phase: Phase,
@@ -90,20 +91,7 @@ struct Resume {
 
 impl ClientSession {
     pub(super) fn new(habit: AckHabit) -> ClientSession {
-        ClientSession {
-            websocket: WebSocket::default(),
-            phase: Phase::Closed,
-            habit,
-            is_wanted: false,
-            looks: false,
-            notified_looks: false,
-            asked: None,
-            cursor: None,
-            retry_at: 0,
-            connection: 0,
-            stored_due: None,
-            unstored_since: 0,
-        }
+        ClientSession { habit, ..ClientSession::default() }
     }
 
     /// Whether the session is as it is wanted, the server knows it, and nothing is left to be said.

@@ -1,8 +1,8 @@
 //! The sessions of all users: one thread and its reactor. A session that breaks is opened again, and resumes.
 
 use super::{
-    cast::AckHabit,
     client_session::{ClientSession, Phase, ServerAnswer},
+    participants::AckHabit,
     recorder::Recorder,
     records::{Delivery, Look},
 };
@@ -14,12 +14,13 @@ use crate::{
         session::{self, PING_INTERVAL, put_ping},
         websocket::put_text,
     },
+    lock::lock,
     process,
 };
 use mio::Waker;
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
 };
@@ -63,10 +64,6 @@ struct Inbox {
 
 type SharedInbox = Arc<Mutex<Inbox>>;
 
-fn lock(inbox: &SharedInbox) -> MutexGuard<'_, Inbox> {
-    inbox.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The thread of the sessions. It ends with this handle.
 pub(crate) struct ClientThread {
     inbox: SharedInbox,
@@ -83,7 +80,7 @@ impl ClientThread {
         let mut reactor = Reactor::new()?;
         let waker = reactor.waker()?;
         let inbox = SharedInbox::default();
-        let sessions = recorder.cast.users.iter().map(|user| ClientSession::new(user.habit)).collect();
+        let sessions = recorder.participants.users.iter().map(|user| ClientSession::new(user.habit)).collect();
         let mut client_loop = ClientLoop {
             address,
             token_key,
@@ -230,7 +227,8 @@ impl ClientLoop {
                     self.look_is_certain(user, now);
                 }
                 if !is_complete {
-                    self.recorder.problem(format!("{} missed too much to resume", self.recorder.cast.users[user].id));
+                    self.recorder
+                        .problem(format!("{} missed too much to resume", self.recorder.participants.users[user].id));
                 }
                 if self.sessions[user].habit != AckHabit::Silent {
                     // From the first one on the client is held to it.
@@ -243,10 +241,10 @@ impl ClientLoop {
                     session.unstored_since = now;
                     session.stored_due = Some(now + STORE_AFTER_NS);
                 }
-                let cast = self.recorder.cast.clone();
+                let participants = self.recorder.participants.clone();
                 let mut records = self.recorder.records();
                 for (conversation, seq) in entries {
-                    match cast.conversation_number(&conversation) {
+                    match participants.conversation_number(&conversation) {
                         Some(conversation) => {
                             records.deliveries.push(Delivery { user, conversation, seq, at: now, connection });
                         }
@@ -260,7 +258,7 @@ impl ClientLoop {
             }
             ServerAnswer::Ok { .. } => {}
             ServerAnswer::Error { code, message } => {
-                let id = &self.recorder.cast.users[user].id;
+                let id = &self.recorder.participants.users[user].id;
                 self.recorder.problem(format!("the session of {id} was notified {code}: {message}"));
             }
         }
@@ -316,7 +314,7 @@ impl ClientLoop {
             let mut records = self.recorder.records();
             let is_by_kill = records.kills.last().is_some_and(|(kill, _)| now < kill + KILL_SLACK_NS);
             if !is_by_kill {
-                let id = &self.recorder.cast.users[user].id;
+                let id = &self.recorder.participants.users[user].id;
                 records.problems.push(format!("the session of {id} ended: {error}"));
             }
         }
@@ -364,7 +362,11 @@ impl Clients for ClientLoop {
                     if clients.sessions[user].looks {
                         clients.look_begins(user);
                     }
-                    clients.sessions[user].put_bind(&clients.recorder.cast.users[user].id, &clients.token_key, out);
+                    clients.sessions[user].put_bind(
+                        &clients.recorder.participants.users[user].id,
+                        &clients.token_key,
+                        out,
+                    );
                     return Ok(());
                 };
                 if let Some(heard) = clients.sessions[user].read(text)? {

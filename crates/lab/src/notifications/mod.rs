@@ -1,20 +1,20 @@
 //! `bench notifications`: whether every message reaches every member by exactly the channels that an independent model says, once.
 //!
 //! ```text
-//! cast ──▶ stage ──▶ rounds: some move; messages; some change attention or read; the server is killed, a provider goes away
+//! participants ──▶ stage ──▶ rounds: some move; messages; some change attention or read; the server is killed, a provider goes away
 //!                       │ sessions: clients           │ webhook and providers: fakes
 //!                       └────────▶ records ◀──────────┘ ──▶ audit, message by message, against the model
 //! ```
-//! [`cast`] draws who takes part from a seed, [`stage`] creates them, [`clients`] holds the sessions, [`senders`] sends, [`records`] is
+//! [`participants`] draws who takes part from a seed, [`stage`] creates them, [`clients`] holds the sessions, [`senders`] sends, [`records`] is
 //! all that the lab saw, which [`recorder`] takes, [`model`] says what was due, [`audit`] and [`removals`] compare, [`balances`] is the result, and
 //! [`planted_fault`] shows that it finds what is wrong.
 
 mod audit;
 mod balances;
-mod cast;
 mod client_session;
 mod clients;
 mod model;
+mod participants;
 mod planted_fault;
 mod recorder;
 mod records;
@@ -36,9 +36,9 @@ use crate::{
 };
 use audit::Auditor;
 use balances::ChannelBalance;
-use cast::{Cast, CastSize, Whereabouts, random_of};
 use clap::Args;
 use model::ChannelTimes;
+use participants::{ParticipantCounts, Participants, Whereabouts, random_of};
 use planted_fault::PlantedFault;
 use recorder::Recorder;
 use records::Arrival;
@@ -78,7 +78,7 @@ pub struct NotificationArgs {
     /// Without a delivery or a notice for so long, what is missing counts as lost
     #[arg(long, default_value = "20s", value_parser = parse_duration)]
     pub patience: Duration,
-    /// Repeats an earlier run's cast, messages and changes
+    /// Repeats an earlier run's participants, messages and changes
     #[arg(long)]
     pub seed: Option<u64>,
     /// The fakes report falsely now and then: the run must fail. Shows that faults of this kind are found
@@ -111,9 +111,9 @@ pub(crate) fn run(args: &NotificationArgs) -> Result<RunResult, LabError> {
     let seed = args.seed.unwrap_or_else(rand::random);
     println!("seed {seed}");
     let mut random = random_of(seed);
-    let size = CastSize { users: args.users, group_size: args.group_size };
-    let cast = Arc::new(Cast::draw(&process::run_tag(), size, &mut random));
-    let recorder = Arc::new(Recorder::new(cast.clone(), args.plant.map(PlantedFault::new)));
+    let size = ParticipantCounts { users: args.users, group_size: args.group_size };
+    let participants = Arc::new(Participants::draw(&process::run_tag(), size, &mut random));
+    let recorder = Arc::new(Recorder::new(participants.clone(), args.plant.map(PlantedFault::new)));
     let (webhook, providers) = (FakeWebhook::start(recorder.clone())?, FakeProviders::start(recorder.clone())?);
     let mut settings = [webhook.settings(), providers.settings()].concat();
     let of_notifications = [
@@ -125,8 +125,8 @@ pub(crate) fn run(args: &NotificationArgs) -> Result<RunResult, LabError> {
     ];
     settings.extend(of_notifications.map(|(name, value)| (format!("TIDINGS_NOTIFICATIONS_{name}"), value.to_string())));
     let mut target = Target::Own(Box::new(OwnServer::start_with(settings, None)?));
-    stage::set_up(&target, &cast, &providers)?;
-    print_cast(&cast);
+    stage::set_up(&target, &participants, &providers)?;
+    print_participants(&participants);
     let sampler = Sampler::start(Watched {
         server: target.pid().into(),
         metrics_address: Some(target.address()),
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &NotificationArgs) -> Result<RunResult, LabError> {
     let (ack_late, lateness) = run.finish()?;
     let samples = sampler.finish();
     let records = recorder.records();
-    let audit = Auditor::new(&cast, &records, args.times()).audit();
+    let audit = Auditor::new(&participants, &records, args.times()).audit();
     let (messages, kills) = (records.messages.len() as u64, records.kills.len());
     drop(records);
     let server_counts = if kills == 0 { Some(ServerCounts::read(&target)?) } else { None };
@@ -211,16 +211,16 @@ const CHANNEL: &str = "notified {notified} of {must}  superseded {superseded}  l
 const REMOVED: &str = "removed {notified} of {must}  lost {lost}  doubled {doubled}  unentitled {unentitled}  perhaps {perhaps}  \
      again {again}";
 
-fn print_cast(cast: &Cast) {
-    let groups = cast.conversations.iter().filter(|conversation| conversation.is_group).count();
-    let devices: usize = cast.users.iter().map(|user| user.devices.len()).sum();
+fn print_participants(participants: &Participants) {
+    let groups = participants.conversations.iter().filter(|conversation| conversation.is_group).count();
+    let devices: usize = participants.users.iter().map(|user| user.devices.len()).sum();
     println!(
         "participants   {} users: {} look, {} in the background, {} away; {devices} devices; {groups} groups, {} pairs",
-        cast.users.len(),
-        cast.count(Whereabouts::Foreground),
-        cast.count(Whereabouts::Background),
-        cast.count(Whereabouts::Away),
-        cast.conversations.len() - groups
+        participants.users.len(),
+        participants.count(Whereabouts::Foreground),
+        participants.count(Whereabouts::Background),
+        participants.count(Whereabouts::Away),
+        participants.conversations.len() - groups
     );
 }
 

@@ -2,7 +2,7 @@
 //! and member by member. It knows docs/offline-push.md and nothing of how the server decides.
 
 use super::{
-    cast::{AckHabit, Cast},
+    participants::{AckHabit, Participants},
     records::{Look, Read, Records, SentMessage},
 };
 use std::collections::HashSet;
@@ -50,7 +50,7 @@ const RECORDED_WITHIN_NS: u64 = 1_000_000_000;
 /// What the model goes by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Model<'a> {
-    pub(crate) cast: &'a Cast,
+    pub(crate) participants: &'a Participants,
     pub(crate) records: &'a Records,
     pub(crate) times: ChannelTimes,
     /// Users whose clients the lab kept from acknowledging in time.
@@ -86,21 +86,21 @@ impl Model<'_> {
 
     /// Whether the user is to be notified on a channel that is taken so long after the message.
     fn due_within(&self, message: &SentMessage, user: usize, after_ns: u64) -> Due {
-        let conversation = &self.cast.conversations[message.conversation];
+        let conversation = &self.participants.conversations[message.conversation];
         if !conversation.members.contains(&user) || user == message.sender {
             return Due::MustNot;
         }
         if message.silent || message.skip_push {
             return Due::MustNot;
         }
-        if conversation.muted_by.contains(&user) || self.cast.users[user].undisturbed {
+        if conversation.muted_by.contains(&user) || self.participants.users[user].undisturbed {
             return Due::MustNot;
         }
         let decided = message.answered_at.saturating_add(after_ns).saturating_add(self.decided_within_ns);
         let due = match self.looked(user, message.sent_at, decided) {
             Looked::Never => Due::Must,
             Looked::Perhaps => Due::May,
-            Looked::Throughout if self.cast.users[user].habit == AckHabit::Freezes => {
+            Looked::Throughout if self.participants.users[user].habit == AckHabit::Freezes => {
                 // The time to acknowledge must be over before anything changes.
                 match self.looked(user, message.sent_at, decided.saturating_add(self.times.ack_timeout_ns)) {
                     Looked::Throughout => Due::Must,
@@ -131,7 +131,7 @@ impl Model<'_> {
 
     /// Whether a user whose client acknowledges what it gets may have looked at any time from then to then.
     pub(crate) fn may_have_come(&self, user: usize, from: u64, to: u64) -> bool {
-        self.cast.users[user].habit != AckHabit::Freezes && self.looked(user, from, to) != Looked::Never
+        self.participants.users[user].habit != AckHabit::Freezes && self.looked(user, from, to) != Looked::Never
     }
 
     fn looked(&self, user: usize, from: u64, to: u64) -> Looked {
@@ -152,20 +152,25 @@ impl Model<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::cast::{CastSize, random_of},
+        super::participants::{ParticipantCounts, random_of},
         *,
     };
 
     const SECOND: u64 = 1_000_000_000;
 
     /// Two users in a conversation of their own; the second is as `change` makes it.
-    fn due(look: Option<((u64, u64), (u64, u64))>, habit: AckHabit, change: impl Fn(&mut Cast, &mut Records)) -> Due {
-        let mut cast = Cast::draw("m", CastSize { users: 2, group_size: 2 }, &mut random_of(7));
+    fn due(
+        look: Option<((u64, u64), (u64, u64))>,
+        habit: AckHabit,
+        change: impl Fn(&mut Participants, &mut Records),
+    ) -> Due {
+        let mut participants =
+            Participants::draw("m", ParticipantCounts { users: 2, group_size: 2 }, &mut random_of(7));
         let mut records = Records { looks: vec![Vec::new(); 2], ..Records::default() };
-        cast.conversations[0].muted_by.clear();
-        (cast.users[1].undisturbed, cast.users[1].habit) = (false, habit);
+        participants.conversations[0].muted_by.clear();
+        (participants.users[1].undisturbed, participants.users[1].habit) = (false, habit);
         records.looks[1].extend(look.map(|(possible, certain)| Look { possible, certain }));
-        change(&mut cast, &mut records);
+        change(&mut participants, &mut records);
         let message = SentMessage {
             conversation: 0,
             seq: 5,
@@ -177,14 +182,15 @@ mod tests {
         };
         let slow = HashSet::new();
         let times = ChannelTimes { ack_timeout_ns: 5 * SECOND, webhook_after_ns: 0 };
-        let model = Model { cast: &cast, records: &records, times, slow: &slow, decided_within_ns: SECOND };
+        let model =
+            Model { participants: &participants, records: &records, times, slow: &slow, decided_within_ns: SECOND };
         model.due(&message, 1)
     }
 
     #[test]
     fn nobody_who_looks_is_told_and_everybody_else_is() {
         let throughout = Some(((0, u64::MAX), (SECOND, u64::MAX)));
-        let as_is = |_: &mut Cast, _: &mut Records| {};
+        let as_is = |_: &mut Participants, _: &mut Records| {};
         assert_eq!(due(None, AckHabit::Stores, as_is), Due::Must);
         assert_eq!(due(throughout, AckHabit::Stores, as_is), Due::MustNot);
         assert_eq!(due(throughout, AckHabit::Silent, as_is), Due::MustNot);
@@ -193,24 +199,24 @@ mod tests {
 
     #[test]
     fn a_change_on_the_way_allows_both() {
-        let as_is = |_: &mut Cast, _: &mut Records| {};
+        let as_is = |_: &mut Participants, _: &mut Records| {};
         let until = |end| Some(((0, end + SECOND), (SECOND, end)));
         assert_eq!(due(until(11 * SECOND), AckHabit::Stores, as_is), Due::May);
         assert_eq!(due(until(14 * SECOND), AckHabit::Stores, as_is), Due::MustNot);
         assert_eq!(due(until(14 * SECOND), AckHabit::Freezes, as_is), Due::May, "its time was not over");
         assert_eq!(due(until(8 * SECOND), AckHabit::Stores, as_is), Due::Must, "it ended before");
-        let kill = |_: &mut Cast, records: &mut Records| records.kills.push((11 * SECOND + 1, 12 * SECOND));
+        let kill = |_: &mut Participants, records: &mut Records| records.kills.push((11 * SECOND + 1, 12 * SECOND));
         assert_eq!(due(Some(((0, u64::MAX), (SECOND, u64::MAX))), AckHabit::Stores, kill), Due::May);
         assert_eq!(due(None, AckHabit::Stores, kill), Due::Must, "nobody looked at any time");
     }
 
     #[test]
     fn wishes_are_kept() {
-        let muted = |cast: &mut Cast, _: &mut Records| {
-            cast.conversations[0].muted_by.insert(1);
+        let muted = |participants: &mut Participants, _: &mut Records| {
+            participants.conversations[0].muted_by.insert(1);
         };
         assert_eq!(due(None, AckHabit::Stores, muted), Due::MustNot);
-        let undisturbed = |cast: &mut Cast, _: &mut Records| cast.users[1].undisturbed = true;
+        let undisturbed = |participants: &mut Participants, _: &mut Records| participants.users[1].undisturbed = true;
         assert_eq!(due(None, AckHabit::Stores, undisturbed), Due::MustNot);
     }
 }

@@ -2,7 +2,7 @@
 //! wrongly; the server under test did nothing wrong.
 
 use super::{
-    cast::{AckHabit, Cast, Whereabouts},
+    participants::{AckHabit, Participants, Whereabouts},
     records::{Arrival, Records},
 };
 use clap::ValueEnum;
@@ -39,16 +39,16 @@ impl PlantedFault {
         self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVERY)
     }
 
-    pub(crate) fn apply(&self, arrival: Arrival, cast: &Cast, records: &mut Records) {
-        let user = &cast.users[arrival.user];
+    pub(crate) fn apply(&self, arrival: Arrival, participants: &Participants, records: &mut Records) {
+        let user = &participants.users[arrival.user];
         match self.kind {
             PlantedKind::Lost if self.is_due() => {}
             PlantedKind::Doubled if self.is_due() => records.arrivals.extend([arrival, arrival]),
             PlantedKind::WrongPerson if self.is_due() => {
                 // To somebody who looks: nobody else is notified in their place.
-                let members = &cast.conversations[arrival.conversation].members;
+                let members = &participants.conversations[arrival.conversation].members;
                 let looks = |number: &&usize| {
-                    let other = &cast.users[**number];
+                    let other = &participants.users[**number];
                     other.whereabouts == Whereabouts::Foreground && other.habit == AckHabit::Stores && !other.restless
                 };
                 let other = members.iter().find(looks).copied().unwrap_or(arrival.user);

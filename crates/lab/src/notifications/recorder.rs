@@ -1,32 +1,33 @@
 //! Takes the records of a run: from the clients, the senders and the fakes.
 
 use super::{
-    cast::Cast,
+    participants::Participants,
     planted_fault::PlantedFault,
     records::{Arrival, Records},
 };
 use crate::{
+    lock::lock,
     offline_push::notice::{Notice, NoticeSink},
     process,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Records, which all threads of the bench add to.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    pub(crate) cast: Arc<Cast>,
+    pub(crate) participants: Arc<Participants>,
     records: Mutex<Records>,
     planted: Option<PlantedFault>,
 }
 
 impl Recorder {
-    pub(crate) fn new(cast: Arc<Cast>, planted: Option<PlantedFault>) -> Recorder {
-        let records = Records { looks: vec![Vec::new(); cast.users.len()], ..Records::default() };
-        Recorder { cast, records: Mutex::new(records), planted }
+    pub(crate) fn new(participants: Arc<Participants>, planted: Option<PlantedFault>) -> Recorder {
+        let records = Records { looks: vec![Vec::new(); participants.users.len()], ..Records::default() };
+        Recorder { participants, records: Mutex::new(records), planted }
     }
 
     pub(crate) fn records(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.records)
     }
 
     pub(crate) fn problem(&self, what: String) {
@@ -39,8 +40,10 @@ impl NoticeSink for Recorder {
         let at = process::monotonic_ns();
         let mut records = self.records();
         for notice in notices {
-            let (user, conversation) =
-                (self.cast.user_number(notice.user), self.cast.conversation_number(notice.conversation));
+            let (user, conversation) = (
+                self.participants.user_number(notice.user),
+                self.participants.conversation_number(notice.conversation),
+            );
             let (Some(user), Some(conversation)) = (user, conversation) else {
                 records
                     .problems
@@ -56,7 +59,7 @@ impl NoticeSink for Recorder {
             }
             match &self.planted {
                 None => records.arrivals.push(arrival),
-                Some(fault) => fault.apply(arrival, &self.cast, &mut records),
+                Some(fault) => fault.apply(arrival, &self.participants, &mut records),
             }
         }
     }

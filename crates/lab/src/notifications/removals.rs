@@ -1,7 +1,7 @@
 //! Reading removes: holds what providers were asked to take away to what users have read, and to what their devices showed.
 
 use super::{
-    cast::Cast,
+    participants::Participants,
     records::{Arrival, Read, Records},
 };
 use crate::offline_push::notice::OfflineChannel;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
 /// What became, at one provider, of notifications that were read elsewhere.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct RemovalBalance {
     pub(crate) channel: OfflineChannel,
     pub(crate) must: u64,
@@ -49,11 +49,18 @@ impl History {
     fn shown_at(&self, at: u64) -> Option<u64> {
         self.notified.iter().filter(|(_, notified_at)| *notified_at < at).map(|(seq, _)| *seq).max()
     }
+
+    /// Whether the server must know that the device was notified of this message: it was not killed between the provider's answer and
+    /// the moment at which that was stored. It asks the provider once more after a kill, unless the person is reached by then.
+    fn is_known(&self, records: &Records, seq: u64, settled_ns: u64) -> bool {
+        let mut notified = self.notified.iter().filter(|(of, _)| *of == seq);
+        notified.any(|(_, at)| !records.was_killed(*at, at.saturating_add(settled_ns)))
+    }
 }
 
 /// Compares removals with reads. `settled_ns`: within this of an event the server may not have known of it.
 pub(super) fn audit_removals(
-    cast: &Cast,
+    participants: &Participants,
     records: &Records,
     settled_ns: u64,
     mut example: impl FnMut(OfflineChannel, &'static str, String),
@@ -69,22 +76,13 @@ pub(super) fn audit_removals(
     for read in &records.reads {
         reads.entry((read.user, read.conversation)).or_default().push(read);
     }
-    let empty = |channel| RemovalBalance {
-        channel,
-        must: 0,
-        notified: 0,
-        perhaps: 0,
-        again: 0,
-        lost: 0,
-        doubled: 0,
-        unentitled: 0,
-    };
+    let empty = |channel| RemovalBalance { channel, ..RemovalBalance::default() };
     let mut balances: BTreeMap<OfflineChannel, RemovalBalance> =
         OfflineChannel::PROVIDERS.iter().map(|channel| (*channel, empty(*channel))).collect();
     for ((channel, user, device, conversation), history) in &histories {
         let Some(balance) = balances.get_mut(channel) else { continue };
         let name = |seq: u64| {
-            let (user, conversation) = (&cast.users[*user].id, &cast.conversations[*conversation].id);
+            let (user, conversation) = (&participants.users[*user].id, &participants.conversations[*conversation].id);
             format!("{user} on device {device}, {conversation} {seq}")
         };
         let reads = reads.get(&(*user, *conversation)).map_or(&[][..], |reads| reads);
@@ -151,13 +149,13 @@ fn must_be_removed(
     let shown = history.shown_at(read.at).filter(|seq| *seq <= read.seq)?;
     // Removed after a read before this one, the device showed nothing.
     let is_gone = history.removed.iter().any(|(seq, at)| *seq == shown && *at < read.at);
-    (!is_gone).then_some(shown)
+    (!is_gone && history.is_known(records, shown, settled_ns)).then_some(shown)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::cast::{CastSize, random_of},
+        super::participants::{ParticipantCounts, random_of},
         *,
     };
 
@@ -165,7 +163,7 @@ mod tests {
 
     /// Notified of these messages, removed these, each at this second; message 5 is read at second 10.
     fn balance(notified: &[(u64, u64)], removed: &[(u64, u64)], kill: Option<(u64, u64)>) -> RemovalBalance {
-        let cast = Cast::draw("w", CastSize { users: 2, group_size: 2 }, &mut random_of(7));
+        let participants = Participants::draw("w", ParticipantCounts { users: 2, group_size: 2 }, &mut random_of(7));
         let arrivals = |all: &[(u64, u64)]| {
             let arrival = |(seq, at): &(u64, u64)| Arrival {
                 channel: OfflineChannel::Fcm,
@@ -187,7 +185,7 @@ mod tests {
             ..Records::default()
         };
         records.kills.extend(kill.map(|(from, to)| (from * SECOND, to * SECOND)));
-        let all = audit_removals(&cast, &records, SECOND, |_, _, _| {});
+        let all = audit_removals(&participants, &records, SECOND, |_, _, _| {});
         all.into_iter().find(|balance| balance.channel == OfflineChannel::Fcm).expect("all providers are there")
     }
 
@@ -206,6 +204,13 @@ mod tests {
         assert_eq!(balance(&[(6, 4)], &[(6, 11)], None).unentitled, 1);
         assert_eq!(balance(&[(5, 4)], &[(5, 9)], None).unentitled, 1, "before it was read");
         assert_eq!(balance(&[], &[(5, 11)], None).unentitled, 1, "nothing was shown");
+    }
+
+    #[test]
+    fn a_kill_before_the_answer_was_stored_leaves_the_server_without_knowing() {
+        assert!(balance(&[(5, 4)], &[], Some((4, 5))).balances());
+        assert_eq!(balance(&[(5, 4)], &[], Some((6, 7))).lost, 1, "it was stored by then");
+        assert_eq!(balance(&[(5, 4), (5, 7)], &[], Some((4, 5))).lost, 1, "notified once more");
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use super::{
     NotificationArgs,
     audit::{Auditor, MARGIN_NS},
-    cast::{AckHabit, Cast, Whereabouts},
     clients::{ClientCommand, ClientThread},
+    participants::{AckHabit, Participants, Whereabouts},
     recorder::Recorder,
     senders::{Listener, RoundSenders, read_all},
 };
 use crate::{
     LabError, interrupt,
-    latency::{Percentiles, new_histogram},
+    latency::{Latencies, Percentiles},
     offline_push::{
         fake_providers::FakeProviders,
         notice::OfflineChannel,
@@ -19,7 +19,6 @@ use crate::{
     process,
     server::Target,
 };
-use hdrhistogram::Histogram;
 use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use std::{
     sync::Arc,
@@ -44,7 +43,7 @@ pub(crate) struct Run<'a> {
     listener: Listener,
     /// Where each user is now.
     whereabouts: Vec<Whereabouts>,
-    lateness: Histogram<u64>,
+    lateness: Latencies,
 }
 
 /// What is to happen in a round, besides messages.
@@ -80,8 +79,8 @@ impl<'a> Run<'a> {
             states: providers.states.clone(),
             clients: ClientThread::start(target.address(), token_key.to_owned(), recorder.clone())?,
             listener,
-            whereabouts: recorder.cast.users.iter().map(|user| user.whereabouts).collect(),
-            lateness: new_histogram(),
+            whereabouts: recorder.participants.users.iter().map(|user| user.whereabouts).collect(),
+            lateness: Latencies::default(),
         };
         run.clients.tell((0..run.whereabouts.len()).map(|user| run.command(user)))?;
         run.settle()?;
@@ -113,10 +112,10 @@ impl<'a> Run<'a> {
         if number > 0 {
             self.move_some(random)?;
         }
-        let cast = self.recorder.cast.clone();
+        let participants = self.recorder.participants.clone();
         let seconds = self.args.round.as_secs_f64();
-        let plan = cast.plan(self.args.rate, seconds, random);
-        let mut happenings = self.happenings(number, &cast, random);
+        let plan = participants.plan(self.args.rate, seconds, random);
+        let mut happenings = self.happenings(number, &participants, random);
         happenings.sort_by_key(|(at, _)| *at);
         println!("round {}        {} messages", number + 1, plan.len());
         let senders = RoundSenders::start(&self.listener, &format!("r{number}"), plan, &self.recorder);
@@ -131,7 +130,7 @@ impl<'a> Run<'a> {
             }
             std::thread::sleep(POLL);
         }
-        self.lateness.add(senders.finish()).map_err(|error| LabError::Worker(error.to_string()))?;
+        self.lateness.add(&senders.finish().counts());
         self.clients.tell((0..self.whereabouts.len()).map(|user| self.command(user)))?;
         self.settle()?;
         self.wait_for_all();
@@ -143,7 +142,9 @@ impl<'a> Run<'a> {
         let places = [Whereabouts::Foreground, Whereabouts::Background, Whereabouts::Away];
         for (user, place) in self.whereabouts.iter_mut().enumerate() {
             // An app that the system has stopped stays where it is.
-            if self.recorder.cast.users[user].habit != AckHabit::Freezes && random.random_ratio(MOVES_PERCENT, 100) {
+            if self.recorder.participants.users[user].habit != AckHabit::Freezes
+                && random.random_ratio(MOVES_PERCENT, 100)
+            {
                 *place = *places.choose(random).unwrap_or(place);
             }
         }
@@ -151,11 +152,16 @@ impl<'a> Run<'a> {
         self.settle()
     }
 
-    fn happenings(&self, number: usize, cast: &Cast, random: &mut StdRng) -> Vec<(Duration, Happening)> {
+    fn happenings(
+        &self,
+        number: usize,
+        participants: &Participants,
+        random: &mut StdRng,
+    ) -> Vec<(Duration, Happening)> {
         let length = self.args.round;
         let mut all = Vec::new();
         let some_time = |random: &mut StdRng| length.mul_f64(random.random_range(0.05..0.95));
-        for (user, one) in cast.users.iter().enumerate() {
+        for (user, one) in participants.users.iter().enumerate() {
             if one.restless && self.whereabouts[user] != Whereabouts::Away {
                 let (mut first, mut second) = (some_time(random), some_time(random));
                 if second < first {
@@ -166,8 +172,8 @@ impl<'a> Run<'a> {
                 all.push((second, Happening::Attention { user, looks }));
             }
             if one.reads {
-                let of_user: Vec<usize> = (0..cast.conversations.len())
-                    .filter(|number| cast.conversations[*number].members.contains(&user))
+                let of_user: Vec<usize> = (0..participants.conversations.len())
+                    .filter(|number| participants.conversations[*number].members.contains(&user))
                     .collect();
                 if let Some(conversation) = of_user.choose(random) {
                     all.push((some_time(random), Happening::Read { user, conversation: *conversation }));
@@ -229,7 +235,7 @@ impl<'a> Run<'a> {
             let began = Instant::now();
             let (missing, came) = {
                 let records = self.recorder.records();
-                let missing = Auditor::new(&self.recorder.cast, &records, self.args.times()).missing();
+                let missing = Auditor::new(&self.recorder.participants, &records, self.args.times()).missing();
                 (missing, records.arrivals.len() + records.deliveries.len())
             };
             if came != progress.0 {
@@ -246,12 +252,13 @@ impl<'a> Run<'a> {
     /// Some users read all that they have, once it is long enough ago that anybody was notified: their devices must be asked to take away
     /// what they show.
     fn read_in_peace(&self) {
-        let cast = self.recorder.cast.clone();
-        let quiet_ns = Auditor::new(&cast, &self.recorder.records(), self.args.times()).decided_within() + MARGIN_NS;
+        let participants = self.recorder.participants.clone();
+        let quiet_ns =
+            Auditor::new(&participants, &self.recorder.records(), self.args.times()).decided_within() + MARGIN_NS;
         std::thread::sleep(Duration::from_nanos(quiet_ns));
         let mut http = self.listener.http();
-        for (number, conversation) in cast.conversations.iter().enumerate() {
-            for user in conversation.members.iter().filter(|user| cast.users[**user].reads) {
+        for (number, conversation) in participants.conversations.iter().enumerate() {
+            for user in conversation.members.iter().filter(|user| participants.users[**user].reads) {
                 read_all(&mut http, *user, number, true, &self.recorder);
             }
         }
@@ -274,6 +281,6 @@ impl<'a> Run<'a> {
         std::thread::sleep(
             self.args.ack_timeout.max(Duration::from_secs(self.args.webhook_after)) + Duration::from_secs(1),
         );
-        Ok((self.clients.ack_late(), Percentiles::of(&self.lateness)))
+        Ok((self.clients.ack_late(), self.lateness.percentiles()))
     }
 }

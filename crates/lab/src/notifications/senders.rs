@@ -1,20 +1,16 @@
 //! Sends the messages of a round at their times, over HTTP, and each again until it is answered: also while the server is away.
 
 use super::{
-    cast::PlannedMessage,
+    participants::PlannedMessage,
     recorder::Recorder,
     records::{Read, SentMessage},
 };
-use crate::{
-    latency::{new_histogram, record},
-    process,
-};
-use hdrhistogram::Histogram;
+use crate::{latency::Latencies, lock::lock, process};
 use serde_json::json;
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -36,7 +32,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct RoundSenders {
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    lateness: Arc<Mutex<Histogram<u64>>>,
+    lateness: Arc<Mutex<Latencies>>,
 }
 
 /// How a server is reached.
@@ -63,7 +59,7 @@ impl RoundSenders {
         recorder: &Arc<Recorder>,
     ) -> Self {
         let (messages, next) = (Arc::new(messages), Arc::new(AtomicUsize::new(0)));
-        let (stop, lateness) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(new_histogram())));
+        let (stop, lateness) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Latencies::default())));
         let begins = process::monotonic_ns();
         let threads = (0..CONNECTIONS).filter_map(|_| {
             let (messages, next, stop) = (messages.clone(), next.clone(), stop.clone());
@@ -76,7 +72,7 @@ impl RoundSenders {
                     let Some(message) = messages.get(number) else { return };
                     let due = begins + message.due_ns;
                     std::thread::sleep(Duration::from_nanos(due.saturating_sub(process::monotonic_ns())));
-                    record(&mut lateness.lock().unwrap_or_else(PoisonError::into_inner), due, process::monotonic_ns());
+                    lock(&lateness).record(due, process::monotonic_ns());
                     if !send(&mut http, &format!("{name}-{number}"), message, &recorder, &stop) {
                         return;
                     }
@@ -93,12 +89,12 @@ impl RoundSenders {
     }
 
     /// How late messages were sent, in microseconds.
-    pub(crate) fn finish(self) -> Histogram<u64> {
+    pub(crate) fn finish(self) -> Latencies {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
             let _ = thread.join();
         }
-        self.lateness.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.lateness).clone()
     }
 }
 
@@ -113,10 +109,10 @@ fn is_passing(error: &ClientError) -> bool {
 
 /// Sends a message until it is answered; answers whether it was.
 fn send(http: &mut HttpClient, name: &str, message: &PlannedMessage, recorder: &Recorder, stop: &AtomicBool) -> bool {
-    let cast = &recorder.cast;
-    let mentions: Vec<&str> = message.mentions.iter().map(|user| cast.users[*user].id.as_str()).collect();
+    let participants = &recorder.participants;
+    let mentions: Vec<&str> = message.mentions.iter().map(|user| participants.users[*user].id.as_str()).collect();
     let body = json!({
-        "conversation": cast.conversations[message.conversation].id, "from": cast.users[message.sender].id,
+        "conversation": participants.conversations[message.conversation].id, "from": participants.users[message.sender].id,
         "client_msg_id": name, "body": { "text": name }, "mentions": mentions,
         "silent": message.silent, "skip_push": message.skip_push,
     });
@@ -142,7 +138,7 @@ fn send(http: &mut HttpClient, name: &str, message: &PlannedMessage, recorder: &
 
 /// Has a user read a conversation up to its newest message, as on another device. `in_peace`: nothing is under way.
 pub(crate) fn read_all(http: &mut HttpClient, user: usize, conversation: usize, in_peace: bool, recorder: &Recorder) {
-    let (id, user_id) = (&recorder.cast.conversations[conversation].id, &recorder.cast.users[user].id);
+    let (id, user_id) = (&recorder.participants.conversations[conversation].id, &recorder.participants.users[user].id);
     let newest = {
         let records = recorder.records();
         records.messages.iter().filter(|sent| sent.conversation == conversation).map(|sent| sent.seq).max()

@@ -1,6 +1,6 @@
-//! Creates the cast on the server: users, conversations, tokens and wishes.
+//! Creates the participants on the server: users, conversations, tokens and wishes.
 
-use super::cast::{Cast, device_name};
+use super::participants::{Participants, device_name};
 use crate::{
     LabError,
     offline_push::{fake_providers::FakeProviders, register},
@@ -14,11 +14,11 @@ use tidings_client::http::{HttpClient, path_segment};
 const CONNECTIONS: usize = 8;
 
 /// Creates everything. Requests that do not depend on each other go out on several connections.
-pub(crate) fn set_up(target: &Target, cast: &Cast, providers: &FakeProviders) -> Result<(), LabError> {
-    let ids: Vec<String> = cast.users.iter().map(|user| user.id.clone()).collect();
+pub(crate) fn set_up(target: &Target, participants: &Participants, providers: &FakeProviders) -> Result<(), LabError> {
+    let ids: Vec<String> = participants.users.iter().map(|user| user.id.clone()).collect();
     setup::create_users(&mut target.http(), &ids)?;
-    in_parts(target, cast.conversations.len(), |http, number| {
-        let conversation = &cast.conversations[number];
+    in_parts(target, participants.conversations.len(), |http, number| {
+        let conversation = &participants.conversations[number];
         let members: Vec<String> = conversation.members.iter().map(|member| ids[*member].clone()).collect();
         if conversation.is_group {
             setup::create_group(http, &conversation.id, &members)?
@@ -32,8 +32,8 @@ pub(crate) fn set_up(target: &Target, cast: &Cast, providers: &FakeProviders) ->
         }
         Ok(())
     })?;
-    in_parts(target, cast.users.len(), |http, number| {
-        let user = &cast.users[number];
+    in_parts(target, participants.users.len(), |http, number| {
+        let user = &participants.users[number];
         for (place, provider) in user.devices.iter().enumerate() {
             register(http, providers, *provider, &user.id, &device_name(place))?;
         }

@@ -8,16 +8,16 @@ use super::{
 };
 use crate::{
     LabError, interrupt,
-    latency::{Percentiles, new_histogram, record},
+    latency::{Latencies, Percentiles},
+    lock::lock,
     result::{Check, RunResult, Table},
     server::Target,
 };
-use hdrhistogram::Histogram;
 use serde::Deserialize;
 use serde_json::json;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tidings_protocol::{
@@ -44,9 +44,10 @@ struct Entry {
 }
 
 /// What was taken.
+#[derive(Default)]
 struct Taken {
-    direct_lag: Histogram<u64>,
-    group_lag: Histogram<u64>,
+    direct_lag: Latencies,
+    group_lag: Latencies,
     /// The newest `seq` of each conversation.
     newest: HashMap<String, u64>,
     events: u64,
@@ -62,10 +63,6 @@ struct Hook {
 }
 
 impl Hook {
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_failing(&self, conversation: &str) -> bool {
         let draw = xxh3_64(conversation.as_bytes()) % 1_000;
         direct_pair(conversation).is_some() && (draw as f64) < 1_000.0 * self.failing
@@ -79,7 +76,7 @@ impl Handler for Hook {
             return Ok(Some(Answer::empty(500)));
         }
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        let mut taken = self.taken();
+        let mut taken = lock(&self.taken);
         for Event { subject, data: Entry { seq, at } } in events {
             let newest = taken.newest.insert(subject.to_owned(), seq).unwrap_or(0);
             if seq != newest + 1 && newest > 0 {
@@ -88,7 +85,7 @@ impl Handler for Hook {
             }
             taken.events += 1;
             let lag = if direct_pair(subject).is_some() { &mut taken.direct_lag } else { &mut taken.group_lag };
-            record(lag, at * 1_000_000, now_ms.max(at) * 1_000_000);
+            lag.record(at * 1_000_000, now_ms.max(at) * 1_000_000);
         }
         Ok(Some(Answer::empty(204)))
     }
@@ -107,14 +104,7 @@ pub(crate) struct FakeConsumer {
 impl FakeConsumer {
     /// Has the server call the webhook for every message from now on.
     pub(crate) fn start(failing: f64, target: &Target) -> Result<FakeConsumer, LabError> {
-        let taken = Taken {
-            direct_lag: new_histogram(),
-            group_lag: new_histogram(),
-            newest: HashMap::new(),
-            events: 0,
-            faults: Vec::new(),
-        };
-        let hook = Arc::new(Hook { failing, taken: Mutex::new(taken), sink: NoticeTally::default() });
+        let hook = Arc::new(Hook { failing, taken: Mutex::default(), sink: NoticeTally::default() });
         let server = HttpServer::start("events", hook.clone())?;
         let webhook = PutEventWebhook { url: format!("http://{}/", server.address), ..PutEventWebhook::default() };
         let types = vec!["entry.message".to_owned()];
@@ -126,17 +116,16 @@ impl FakeConsumer {
     /// Waits until it is at the end of the feed, and measures from there on.
     pub(crate) fn begin_phase(&self, target: &Target, patience: Duration) -> Result<(), LabError> {
         wait_until_caught_up(target, patience)?;
-        let mut taken = self.hook.taken();
-        taken.direct_lag.clear();
-        taken.group_lag.clear();
+        let mut taken = lock(&self.hook.taken);
+        (taken.direct_lag, taken.group_lag) = Default::default();
         Ok(())
     }
 
     /// What it has taken in all, and its lag in the last phase. Call it while the server runs.
     pub(crate) fn conclude(&self, target: &Target, patience: Duration, result: &mut RunResult) -> Result<(), LabError> {
         let consumer = wait_until_caught_up(target, patience)?;
-        let taken = self.hook.taken();
-        let (direct, of_group) = (Percentiles::of(&taken.direct_lag), Percentiles::of(&taken.group_lag));
+        let taken = lock(&self.hook.taken);
+        let (direct, of_group) = (taken.direct_lag.percentiles(), taken.group_lag.percentiles());
         let faults = taken.faults.len();
         result.note("events", format!("taken {}, aside {}, faults of order {faults}", taken.events, consumer.aside));
         let last_error = consumer.last_error.as_ref().map_or("no error", |error| &error.detail);

@@ -19,7 +19,7 @@ pub(crate) mod tally;
 mod token_book;
 
 use crate::{
-    LabError, options::parse_share, result::RunResult, server::Target, timeline::read_timeline,
+    LabError, lock::lock, options::parse_share, result::RunResult, server::Target, timeline::read_timeline,
     worker_protocol::Conversation,
 };
 use clap::{Args, ValueEnum};
@@ -28,7 +28,7 @@ use fake_webhook::FakeWebhook;
 use notice::OfflineChannel;
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tally::{Expectation, NoticeTally, OfflineCounts};
@@ -116,10 +116,6 @@ impl OfflinePush {
         Ok(OfflinePush { via, tally, webhook, providers, watched: Mutex::default() })
     }
 
-    fn watched(&self) -> MutexGuard<'_, Vec<WatchedConversation>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The settings that have a server call the fakes.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         let webhook = self.webhook.as_ref().map(FakeWebhook::settings);
@@ -136,7 +132,7 @@ impl OfflinePush {
         offline: &[String],
     ) -> Result<(), LabError> {
         let mut members = Vec::with_capacity(offline.len());
-        let turn = self.watched().len();
+        let turn = lock(&self.watched).len();
         for (number, user) in offline.iter().enumerate() {
             let mut devices = Vec::new();
             if let Some(providers) = &self.providers {
@@ -146,13 +142,13 @@ impl OfflinePush {
             }
             members.push((user.clone(), devices));
         }
-        self.watched().push(WatchedConversation { conversation: conversation.clone(), members });
+        lock(&self.watched).push(WatchedConversation { conversation: conversation.clone(), members });
         Ok(())
     }
 
     /// Reads back what was sent, waits until the members who are offline were notified of it, or nothing came for `patience`, and counts.
     pub(crate) fn finish(&self, http: &mut HttpClient, patience: Duration) -> Result<OfflineCounts, LabError> {
-        let watched = self.watched();
+        let watched = lock(&self.watched);
         let expectations = watched.iter().map(|watched| {
             let WatchedConversation { conversation, members } = watched;
             let entries = read_timeline(http, &conversation.id)?.into_iter();

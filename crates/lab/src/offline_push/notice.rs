@@ -4,9 +4,10 @@ use serde::Serialize;
 use std::fmt;
 
 /// Who is notified when nobody looks: the webhook, or a provider's service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OfflineChannel {
+    #[default]
     Webhook,
     Apns,
     Fcm,

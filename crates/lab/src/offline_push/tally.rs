@@ -3,14 +3,14 @@
 use super::notice::{Notice, NoticeSink, OfflineChannel};
 use crate::{
     interrupt,
-    latency::{Percentiles, new_histogram},
+    latency::{Latencies, Percentiles},
+    lock::lock,
     result::{Check, RunResult, filled},
 };
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -73,7 +73,7 @@ struct ChannelTally {
     overtaken: u64,
     requests: u64,
     /// From the message's time stamp to its notice, in microseconds.
-    delay: Histogram<u64>,
+    delay: Latencies,
     last_at: Instant,
 }
 
@@ -85,7 +85,7 @@ impl Default for ChannelTally {
             doubled: 0,
             overtaken: 0,
             requests: 0,
-            delay: new_histogram(),
+            delay: Latencies::default(),
             last_at: Instant::now(),
         }
     }
@@ -189,7 +189,7 @@ impl NoticeSink for NoticeTally {
     fn note(&self, notices: &[Notice<'_>]) {
         let Some(first) = notices.first() else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut tallies = self.tallies();
+        let mut tallies = lock(&self.tallies);
         let tally = tallies.channels.entry(first.channel).or_default();
         tally.requests += 1;
         tally.last_at = Instant::now();
@@ -204,7 +204,7 @@ impl NoticeSink for NoticeTally {
             let tally = tallies.channels.entry(notice.channel).or_default();
             if let Some(at) = notice.sent_at_ms {
                 let delay = now.saturating_sub(Duration::from_millis(at));
-                tally.delay.saturating_record((delay.as_micros() as u64).max(1));
+                tally.delay.record(0, delay.as_nanos() as u64);
             }
             let people = match tally.conversations.get_mut(notice.conversation) {
                 Some(people) => people,
@@ -228,7 +228,7 @@ impl NoticeSink for NoticeTally {
     }
 
     fn fault(&self, problem: String) {
-        self.tallies().problems.push(problem);
+        lock(&self.tallies).problems.push(problem);
     }
 }
 
@@ -238,13 +238,9 @@ fn person(user: &str, device: &str) -> String {
 }
 
 impl NoticeTally {
-    fn tallies(&self) -> MutexGuard<'_, Tallies> {
-        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[cfg(test)]
     pub(super) fn problems(&self) -> usize {
-        self.tallies().problems.len()
+        lock(&self.tallies).problems.len()
     }
 
     /// Waits until all that is expected was notified on these channels, or nothing came for `patience`.
@@ -255,7 +251,7 @@ impl NoticeTally {
         patience: Duration,
     ) -> OfflineCounts {
         let began = Instant::now();
-        let mut tallies = self.tallies();
+        let mut tallies = lock(&self.tallies);
         loop {
             let is_over = |channel: &OfflineChannel| {
                 let tally = tallies.channels.entry(*channel).or_default();
@@ -416,7 +412,7 @@ fn count_channel(
         overtaken: tally.overtaken,
         requests: tally.requests,
         lag_seconds: tally.last_at.saturating_duration_since(began).as_secs_f64(),
-        delay: (!tally.delay.is_empty()).then(|| Percentiles::of(&tally.delay)),
+        delay: (!tally.delay.is_empty()).then(|| tally.delay.percentiles()),
     }
 }
 

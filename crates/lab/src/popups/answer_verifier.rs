@@ -5,8 +5,6 @@ use crate::client_engine::http::HttpAnswer;
 use serde::Serialize;
 use tidings_protocol::http::{Decision, PopupEventsAccepted};
 
-const PROBLEMS_MAX: usize = 10;
-
 /// Counts of requests by kind, and of answers by fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct AnswerCounts {
@@ -34,12 +32,6 @@ pub(crate) struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    pub(crate) fn add_problem(&mut self, what: impl FnOnce() -> String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(what());
-        }
-    }
-
     /// Whether no answer was wrong, refused or lost.
     pub(crate) fn is_clean(&self) -> bool {
         let wrong = self.too_early + self.wrong_wait + self.wrong_content + self.wrong_answer;

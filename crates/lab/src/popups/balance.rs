@@ -4,14 +4,13 @@ use super::{
     catalogue::Catalogue,
     mix::{EVENT_KINDS, VariantCounts},
 };
-use crate::LabError;
+use crate::{LabError, problems::Problems};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 use tidings_client::http::HttpClient;
 use tidings_protocol::http::PopupHour;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-const PROBLEMS_MAX: usize = 10;
 
 /// Sums over all popups: by the lab's count of answers and events (`here`), and by the server's counts (`there`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -59,12 +58,10 @@ impl Balance {
                 }
                 if *here != there {
                     balance.wrong += 1;
-                    if balance.problems.len() < PROBLEMS_MAX {
-                        balance.problems.push(format!(
-                            "popup {} variant {variant}: shown and {EVENT_KINDS:?} were {here:?}, counted are {there:?}",
-                            popup.id
-                        ));
-                    }
+                    balance.problems.note(format!(
+                        "popup {} variant {variant}: shown and {EVENT_KINDS:?} were {here:?}, counted are {there:?}",
+                        popup.id
+                    ));
                 }
             }
         }

@@ -12,6 +12,7 @@ use crate::{
     LabError,
     client_engine::http::{ConnectionUse, HttpAnswer, RequestTemplate},
     live::{LiveBlock, WorkLength},
+    problems::Problems,
     process,
     result::{Check, Layout, Measurement, RunResult, filled},
     server::{OwnServer, Target},
@@ -48,7 +49,6 @@ const UNCAPPED_SHARE: u32 = 2;
 /// The cap on all popups together: the sum of the caps of all rounds.
 const TOTAL_CAP: u32 = 2 + 3 + 1 + 1 + 1 + 1 + UNCAPPED_SHARE;
 const LONG_S: u64 = 24 * 60 * 60;
-const PROBLEMS_MAX: usize = 10;
 
 pub(crate) fn run(args: &PopupCapsArgs) -> Result<RunResult, LabError> {
     if args.users == 0 || args.devices < TOTAL_CAP as usize / 2 || args.lanes == 0 {
@@ -215,9 +215,7 @@ impl ConcurrentDevices {
 
     fn add_problem(&mut self, what: String) {
         self.wrong += 1;
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(what);
-        }
+        self.problems.note(what);
     }
 }
 
@@ -280,9 +278,9 @@ impl Pass {
                 let cap = cap(round);
                 pass.exceeded += u64::from(*shown > cap);
                 pass.missed += u64::from(*shown < cap);
-                if *shown != cap && pass.problems.len() < PROBLEMS_MAX {
+                if *shown != cap {
                     let (id, placement) = (devices.profiles.id(user as u32), round.placement);
-                    pass.problems.push(format!("{id} at {placement}: shown {shown}, allowed are {cap}"));
+                    pass.problems.note(format!("{id} at {placement}: shown {shown}, allowed are {cap}"));
                 }
             }
         }

@@ -11,13 +11,11 @@ use crate::{
         reactor::{Clients, Reactor},
     },
     interrupt,
-    latency::{Curve, Percentiles, curve_of, new_histogram, record},
     live::{LiveBlock, LiveCounts},
+    load_times::{LoadTimes, TimeFigures},
     process::{monotonic_ns, thread_wait_seconds},
     rate_profile::{PlannedTimes, RateProfile},
-    series::{Series, SeriesRecorder},
 };
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::{
     io::{self, ErrorKind},
@@ -56,10 +54,9 @@ pub(crate) enum LoadModel<'a> {
 pub(crate) struct LoadResult {
     pub(crate) answers: u64,
     pub(crate) seconds: f64,
-    /// In milliseconds, from the due time of a request to its answer.
-    pub(crate) latency: Percentiles,
-    /// How late the client sent due requests while a connection was free, in milliseconds.
-    pub(crate) lateness: Percentiles,
+    /// From the due time of a request to its answer.
+    #[serde(flatten)]
+    pub(crate) times: TimeFigures,
     pub(crate) client_cpu_seconds: f64,
     /// The time in which the client was ready to run while other processes used its core.
     pub(crate) client_wait_seconds: f64,
@@ -67,10 +64,8 @@ pub(crate) struct LoadResult {
     pub(crate) broken: u64,
     /// Due requests that were not sent, since no connection was free until the end.
     pub(crate) unsent: u64,
-    /// The bound of [`lateness`](Self::lateness) at the 99th percentile, of an open loop.
+    /// The bound of the lateness at the 99th percentile, of an open loop.
     pub(crate) lag_max_ms: Option<f64>,
-    pub(crate) series: Series,
-    pub(crate) latency_curve: Curve,
 }
 
 impl LoadResult {
@@ -90,7 +85,7 @@ impl LoadResult {
     /// Whether the figures are the client's limit. `server_busy` is the share of its core that the server used.
     pub(crate) fn lab_is_the_limit(&self, server_busy: Option<f64>) -> bool {
         match self.lag_max_ms {
-            Some(lag_max_ms) => self.lateness.p99 > lag_max_ms,
+            Some(lag_max_ms) => self.times.lateness.p99 > lag_max_ms,
             None => self.client_busy() > BUSY_SHARE && server_busy.is_some_and(|busy| busy < BUSY_SHARE - 0.05),
         }
     }
@@ -192,21 +187,19 @@ impl Connections {
             let timeout = state.timeout(monotonic_ns(), is_over);
             let mut turn = Turn { clients: &mut self.clients, traffic, state: &mut state };
             self.reactor.turn(timeout, &mut turn)?;
-            live.show_series(begin_ns, &mut state.series, || LiveCounts {
+            live.show_series(begin_ns, &mut state.times.series, || LiveCounts {
                 done: state.answers,
                 errors: state.broken,
                 ..LiveCounts::default()
             });
         }
+        live.export_rest(&mut state.times.series);
         let end_ns = state.last_answer_ns.max(begin_ns + 1);
         Ok(LoadResult {
             answers: state.answers,
             seconds: (end_ns - begin_ns) as f64 / 1e9,
-            latency: Percentiles::of(&state.latency),
-            latency_curve: curve_of(&state.latency),
-            series: state.series.series(),
+            times: state.times.figures(),
             lag_max_ms: state.schedule.is_some().then_some(LATENESS_MS_MAX),
-            lateness: Percentiles::of(&state.lateness),
             client_cpu_seconds: thread_cpu_seconds() - cpu_before,
             client_wait_seconds: thread_wait_seconds() - waited_before,
             broken: state.broken,
@@ -239,9 +232,7 @@ impl Connections {
             if let Some(due) = &mut state.schedule {
                 due.sent += 1;
                 let late_ns = now_ns.saturating_sub(due_ns.max(free_since_ns));
-                record(&mut state.lateness, 0, late_ns);
-                state.series.planned(due_ns);
-                state.series.sent(now_ns, late_ns);
+                state.times.begun(due_ns, now_ns, late_ns);
             }
         }
         Ok(())
@@ -356,6 +347,7 @@ impl<T: TrafficSource> Clients for Turn<'_, T> {
 }
 
 /// The state of a running phase.
+#[derive(Default)]
 struct LoopState {
     begin_ns: u64,
     deadline_ns: u64,
@@ -363,9 +355,7 @@ struct LoopState {
     schedule: Option<OpenLoopSchedule>,
     idle: Vec<usize>,
     last_answer_ns: u64,
-    latency: Histogram<u64>,
-    series: SeriesRecorder,
-    lateness: Histogram<u64>,
+    times: LoadTimes,
     answers: u64,
     broken: u64,
 }
@@ -378,20 +368,15 @@ impl LoopState {
             schedule,
             idle: (0..connections).rev().collect(),
             last_answer_ns: begin_ns,
-            latency: new_histogram(),
-            series: SeriesRecorder::new(begin_ns),
-            lateness: new_histogram(),
-            answers: 0,
-            broken: 0,
+            times: LoadTimes::from(begin_ns),
+            ..LoopState::default()
         }
     }
 
     fn answered(&mut self, due_ns: u64, now_ns: u64) {
         self.answers += 1;
         self.last_answer_ns = now_ns;
-        record(&mut self.latency, due_ns, now_ns);
-        self.series.acknowledged(now_ns);
-        self.series.latency(due_ns, now_ns);
+        self.times.done(due_ns, now_ns);
     }
 
     /// How long a turn may wait.

@@ -126,7 +126,7 @@ impl PopupLoad {
             measured = measured.remark(format!("! {unsent} requests were due and found no free connection by the end"));
         }
         let bound = "the client's core has time left, and nothing is sent late";
-        let value = format!("late p99 {:.2} ms", stretch.lateness.p99);
+        let value = format!("late p99 {:.2} ms", stretch.times.lateness.p99);
         let is_met = !stretch.lab_is_the_limit(server_share);
         measured.check(Check::of_lab("the lab's own lag", bound, is_met).value(value))
     }

@@ -9,7 +9,10 @@ use super::{
     load_loop::TrafficSource,
     user_profiles::{UserProfiles, hash},
 };
-use crate::client_engine::http::{ConnectionUse, HttpAnswer, RequestTemplate, put_number};
+use crate::{
+    client_engine::http::{ConnectionUse, HttpAnswer, RequestTemplate, put_number},
+    problems::Problems,
+};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::{
     cmp::Reverse,
@@ -251,7 +254,7 @@ impl HomePageMix {
         }
         if let Err(why) = judged {
             self.answer_counts.wrong_content += 1;
-            self.answer_counts.add_problem(|| why);
+            self.answer_counts.problems.note(why);
         }
     }
 
@@ -266,14 +269,12 @@ impl HomePageMix {
                 let most = rest_s(due_ms(shown_user.answered_ms), sent_ms) + 1;
                 if !answer.retry_after.is_some_and(|seconds| (least..=most).contains(&u64::from(seconds))) {
                     self.answer_counts.wrong_wait += 1;
-                    self.answer_counts.add_problem(|| {
-                        let (retry_after, gap_ms) = (answer.retry_after, self.gap_ms);
-                        format!(
-                            "Retry-After {retry_after:?} for user {} shown a popup {} ms ago, of a gap of {gap_ms} ms",
-                            self.profiles.id(shown_user.user),
-                            now_ms - shown_user.answered_ms
-                        )
-                    });
+                    let (retry_after, gap_ms) = (answer.retry_after, self.gap_ms);
+                    self.answer_counts.problems.note(format!(
+                        "Retry-After {retry_after:?} for user {} shown a popup {} ms ago, of a gap of {gap_ms} ms",
+                        self.profiles.id(shown_user.user),
+                        now_ms - shown_user.answered_ms
+                    ));
                 }
             }
             200 => {
@@ -283,7 +284,8 @@ impl HomePageMix {
                     self.answer_counts.too_early += 1;
                     let user = self.profiles.id(shown_user.user);
                     self.answer_counts
-                        .add_problem(|| format!("user {user} was shown a popup {ago_ms} ms ago, and now the next"));
+                        .problems
+                        .note(format!("user {user} was shown a popup {ago_ms} ms ago, and now the next"));
                 }
                 // The decision is counted all the same; the user keeps the place in `shown`.
                 let _ = verify_decision(&self.catalogue, &answer.body, |_, popup, variant| {
@@ -317,7 +319,7 @@ impl HomePageMix {
             429 | 503 => self.answer_counts.refused += 1,
             _ => self.answer_counts.wrong_answer += 1,
         }
-        self.answer_counts.add_problem(|| format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)));
+        self.answer_counts.problems.note(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)));
     }
 }
 

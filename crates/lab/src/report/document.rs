@@ -9,7 +9,7 @@ use super::{
     terminal,
 };
 use crate::{
-    LabError, interrupt,
+    LabError, interrupt, process,
     result::{RunResult, Verdict, parts::parts_of, thresholds},
 };
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ const SECRET_OPTIONS: [&str; 3] = ["--api-key", "--token-key", "--agent-token"];
 #[derive(Debug)]
 pub(crate) struct RunReport<'a> {
     output: &'a OutputArgs,
+    id: String,
     started_at_ms: u64,
     started: Instant,
     machine: Value,
@@ -37,11 +38,17 @@ impl<'a> RunReport<'a> {
         }
         Ok(RunReport {
             output,
+            id: process::run_tag(),
             started_at_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
             started: Instant::now(),
             machine: machine::describe(),
             before: MachineCounters::read(),
         })
+    }
+
+    /// What distinguishes the run from all others.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Prints what was not printed yet, holds the figures to the user's bounds, and writes the report.
@@ -68,7 +75,7 @@ impl<'a> RunReport<'a> {
         figures["run"] = json!({
             "verdict": verdict.name(), "exit_code": verdict as u8, "sentence": sentence, "partial": interrupt::requested(),
             "criteria": checks, "doubts": doubts,
-            "started_at": self.started_at_ms, "seconds": seconds.as_secs_f64(),
+            "id": self.id, "started_at": self.started_at_ms, "seconds": seconds.as_secs_f64(),
             "command": command, "version": env!("CARGO_PKG_VERSION"), "commit": machine::commit(),
             "machine": self.machine, "kernel": kernel,
         });

@@ -16,6 +16,10 @@ pub struct OutputArgs {
     /// Write what the run was held to into this file as JUnit's XML, which servers that run builds read
     #[arg(long, value_name = "FILE", global = true)]
     pub junit: Option<PathBuf>,
+    /// Send the figures every second while it runs to an OpenTelemetry collector: OTLP over HTTP, such as http://127.0.0.1:4318. One
+    /// that is away costs the run nothing. For benches that are scenarios
+    #[arg(long, value_name = "URL", global = true)]
+    pub otlp: Option<String>,
     /// Show nothing on the terminal while it runs
     #[arg(long, short, global = true)]
     pub quiet: bool,
@@ -30,6 +34,14 @@ pub struct OutputArgs {
 
 impl Default for OutputArgs {
     fn default() -> Self {
-        OutputArgs { json: None, report: None, junit: None, quiet: false, repeat: 1, thresholds: Vec::new() }
+        OutputArgs {
+            json: None,
+            report: None,
+            junit: None,
+            otlp: None,
+            quiet: false,
+            repeat: 1,
+            thresholds: Vec::new(),
+        }
     }
 }

@@ -2,8 +2,16 @@
 //! accept for devices that come back at one moment.
 
 use super::{
-    plan::population::DeviceSpec,
-    works::devices::{START_DELAY, figures::RampUp, set::open_bare},
+    ceiling::Ceiling,
+    plan::{
+        Plan,
+        phase::Work,
+        population::{DeviceSpec, Members},
+    },
+    works::{
+        devices::{START_DELAY, figures::RampUp, set::open_bare},
+        model_of,
+    },
 };
 use crate::{
     LabError,
@@ -11,7 +19,7 @@ use crate::{
     devices::{bare_accept::BareAccept, worker_protocol::DeviceCommand},
     options::TargetArgs,
     process::monotonic_ns,
-    result::{RunResult, Summary, Table},
+    result::{Check, RunResult, Summary, Table},
     worker_protocol::LoadModel,
 };
 use serde_json::{Value, json};
@@ -23,6 +31,11 @@ pub(super) enum Baseline<'a> {
         model: LoadModel,
         body_bytes: usize,
     },
+    /// The lab must sustain so many times the load of the work.
+    Ceiling {
+        factor: f64,
+        load: BareLoad,
+    },
     /// On as many loops as the server has listeners.
     Storm {
         devices: &'a DeviceSpec,
@@ -30,7 +43,30 @@ pub(super) enum Baseline<'a> {
     },
 }
 
-impl Baseline<'_> {
+impl<'a> Baseline<'a> {
+    /// Of this work.
+    pub(super) fn of(plan: &'a Plan, work: &Work) -> Self {
+        let members = plan.populations.get(work.worker.name()).map(|population| &population.members);
+        let model = model_of(&work.load);
+        match members {
+            Some(Members::Devices(devices)) => {
+                Baseline::Storm { devices, listeners: plan.server.gateways.max(plan.server.listeners.len()).max(1) }
+            }
+            Some(Members::Conversation { online, senders, texts, .. }) => {
+                let (members, body_bytes) = (*online, texts.body_bytes);
+                match work.lab_sustains {
+                    None => Baseline::Rounds { receivers: members, model, body_bytes },
+                    Some(factor) => {
+                        let model = model.times(factor);
+                        Baseline::Ceiling { factor, load: BareLoad { members, senders: *senders, model, body_bytes } }
+                    }
+                }
+            }
+            // The plan refuses others.
+            _ => Baseline::Rounds { receivers: 1, model, body_bytes: 1 },
+        }
+    }
+
     /// Runs the same on the loop, and returns both as figures. Agents load from elsewhere: a loop on this machine would say
     /// nothing about the server's.
     pub(super) fn compare(self, args: &TargetArgs, work: &Value, result: &mut RunResult) -> Result<Value, LabError> {
@@ -57,7 +93,25 @@ impl Baseline<'_> {
                     "bare": bare,
                 }))
             }
-            Baseline::Storm { .. } if has_agents => Ok(Value::Null),
+            Baseline::Ceiling { .. } | Baseline::Storm { .. } if has_agents => Ok(Value::Null),
+            Baseline::Ceiling { factor, load } => {
+                let due = match load.model {
+                    LoadModel::OpenLoop { per_second, .. } => Some(per_second),
+                    _ => None,
+                };
+                let members = load.members as f64;
+                let bare = load.run(args)?;
+                let figure = |name: &str| work[name].as_f64().unwrap_or_default();
+                let on_server = figure("committed") / figure("seconds").max(1e-9);
+                let Ceiling { ratio, sustained } = Ceiling::of(factor, on_server, due, &bare);
+                let figures = result.record(bare.measured("a loop that only writes"));
+                let rate = bare.messages_per_second();
+                let value =
+                    format!("{ratio:.1} times: {rate:.0} messages/s, {:.0} verified deliveries/s", rate * members);
+                let bound = format!("sustains {factor} times the load on a loop that only writes");
+                result.check(Check::of_lab("the lab's ceiling", bound, sustained).value(value));
+                Ok(json!({ "factor": factor, "ratio": ratio, "sustained": sustained, "bare": figures }))
+            }
             Baseline::Storm { devices, listeners } => {
                 let bare = bare_storm(args, devices, listeners)?;
                 let title = format!("{}, on a loop that only accepts", work["title"].as_str().unwrap_or_default());

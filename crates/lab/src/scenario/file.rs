@@ -3,7 +3,7 @@
 
 use super::{
     script_file::ScriptFile,
-    values::{Bound, DeviceTask, RateFile, Via},
+    values::{Bound, DeviceTask, RateFile},
 };
 use crate::{
     offline_push::{OfflineVia, fake_hook::HookMode},
@@ -43,6 +43,7 @@ pub(crate) struct ServerFile {
     pub(crate) driver: Option<Spanned<toml::Value>>,
     pub(crate) broker: Option<Spanned<BrokerKind>>,
     pub(crate) nodes: Option<Spanned<usize>>,
+    pub(crate) measures_cost: Option<Spanned<bool>>,
     pub(crate) descriptors: Option<Spanned<u64>>,
     pub(crate) core: Option<Spanned<usize>>,
     pub(crate) gateways: Option<Spanned<usize>>,
@@ -71,45 +72,8 @@ pub(crate) enum PopulationKind {
     Streams,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PopulationFile {
-    pub(crate) kind: Spanned<PopulationKind>,
-    pub(crate) members: Option<Spanned<usize>>,
-    pub(crate) online: Option<Spanned<usize>>,
-    pub(crate) offline_share: Option<Spanned<f64>>,
-    pub(crate) pairs: Option<Spanned<usize>>,
-    pub(crate) senders: Option<Spanned<usize>>,
-    pub(crate) devices: Option<Spanned<usize>>,
-    pub(crate) users: Option<Spanned<usize>>,
-    pub(crate) popups: Option<Spanned<usize>>,
-    pub(crate) connections: Option<Spanned<usize>>,
-    pub(crate) via: Option<Spanned<Via>>,
-    pub(crate) body_bytes: Option<Spanned<usize>>,
-    pub(crate) pipeline: Option<Spanned<usize>>,
-    pub(crate) stay: Option<Spanned<Time>>,
-    pub(crate) keep_alive: Option<Spanned<bool>>,
-    pub(crate) gap: Option<Spanned<Time>>,
-    pub(crate) nothing_share: Option<Spanned<f64>>,
-    pub(crate) streams: Option<Spanned<usize>>,
-    pub(crate) readers: Option<Spanned<usize>>,
-    pub(crate) chunk_bytes: Option<Spanned<usize>>,
-    pub(crate) background: Option<Spanned<bool>>,
-    pub(crate) receipts: Option<Spanned<Time>>,
-    pub(crate) compact: Option<Spanned<bool>>,
-    pub(crate) file: Option<Spanned<PathBuf>>,
-    pub(crate) limit: Option<Spanned<usize>>,
-    pub(crate) mix: Option<Spanned<String>>,
-    pub(crate) heartbeat: Option<Spanned<Time>>,
-    pub(crate) under_way: Option<Spanned<usize>>,
-    pub(crate) clients: Option<Spanned<usize>>,
-    pub(crate) within: Option<Spanned<Time>>,
-    pub(crate) on_first_gateway: Option<Spanned<usize>>,
-    pub(crate) known: Option<Spanned<bool>>,
-    pub(crate) silent: Option<Spanned<usize>>,
-    pub(crate) descriptors: Option<Spanned<u64>>,
-    pub(crate) vectors: Option<Spanned<PathBuf>>,
-}
+/// The keys of a population: which there are is a matter of its `kind`.
+pub(crate) type PopulationFile = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -142,6 +106,7 @@ pub(crate) struct WorkFile {
     pub(crate) may_be_refused: Option<bool>,
     pub(crate) around: Option<Spanned<Time>>,
     pub(crate) beside_bare_loop: Option<Spanned<bool>>,
+    pub(crate) lab_sustains: Option<Spanned<f64>>,
     pub(crate) forgotten_within: Option<Spanned<Time>>,
     #[serde(default)]
     pub(crate) thresholds: Vec<Bound>,

@@ -46,6 +46,8 @@ pub(super) const SHIPPED: &[(&str, &str)] = shipped!["":
 /// Those at full size, which `all` leaves out.
 pub(super) const FULL: &[(&str, &str)] = shipped!["full/":
     "group-search",
+    "ceiling",
+    "cluster-cost",
     "growth",
     "isolation-full-queues",
     "new-conversations-for-an-hour",

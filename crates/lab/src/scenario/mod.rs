@@ -10,6 +10,7 @@
 
 pub mod args;
 mod baseline;
+mod ceiling;
 mod file;
 mod gateways;
 mod library;

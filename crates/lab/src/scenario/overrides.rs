@@ -181,6 +181,6 @@ mod tests {
         let mut scenario = OverriddenScenario::shipped("direct").unwrap_or_else(|error| panic!("{error}"));
         scenario.set_line("population.pairs.pears=7").unwrap_or_else(|error| panic!("{error}"));
         let told = scenario.plan(&[]).map(|plan| plan.name);
-        assert!(told.is_err_and(|error| error.to_string().contains("unknown field `pears`")));
+        assert!(told.is_err_and(|error| error.to_string().contains("has no `pears`")));
     }
 }

@@ -1,28 +1,31 @@
 //! Runs a scenario: its phases one after another, in each phase all its work at once, then its commands.
 
+mod marks;
+mod searches;
+
 use super::{
     baseline::Baseline,
     overview,
     plan::{
         Plan,
-        fault::{Fault, Happening},
+        fault::Fault,
         phase::{Goal, Load, Phase, Search, Work, Worker},
         population::{Members, Population},
     },
-    search::{HighestRate, Next},
     server::ScenarioServer,
-    trouble::Trouble,
-    works::{Job, Surroundings, WorkResult, WorkerClient, model_of},
+    works::{Job, Surroundings, WorkResult, WorkerClient},
 };
 use crate::{
     LabError,
     driver::Driver,
     interrupt, offline_push,
     options::TargetArgs,
+    otlp,
     rate_profile::RateProfile,
     report,
     result::{Check, RunResult, Verdict, filled},
 };
+use marks::{inject, rate_marks};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -31,8 +34,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Changes of a rate that are marked on a plot, at most.
-const RATE_MARKS_MAX: usize = 12;
+/// What is printed of a message's cost, and how many of the most frequent statements.
+const COST: [(&str, &str); 2] = [
+    ("a message", "{redis_commands:2} Redis commands, {transactions:2} transactions, {statements:2} statements"),
+    ("CPU ms", "Redis {redis_cpu_ms:3}  nodes {nodes_cpu_ms:3}  database {database_cpu_ms:3}"),
+];
+const STATEMENTS_SHOWN: usize = 6;
 
 /// `driver`: how a server that others wrote is spoken to, and the file of the certificates that its own must be signed by.
 pub(crate) fn run(
@@ -44,6 +51,7 @@ pub(crate) fn run(
     let mut result = RunResult::of("run");
     result.set_all(json!({ "scenario": plan.name, "about": plan.about }));
     if !plan.phases.is_empty() {
+        otlp::begin_scenario(&plan.name, plan.scripts.values().find_map(|script| script.seed));
         let server = match driver {
             None => ScenarioServer::start(&plan.server, args)?,
             Some((driver, ca)) => {
@@ -65,9 +73,14 @@ pub(crate) fn run(
         stage.end()?;
         overview::tables(plan, &phases).into_iter().for_each(|table| result.table(table));
         for (phase, figures) in plan.phases.iter().zip(&mut phases) {
-            for (number, work) in phase.works.iter().enumerate().filter(|(_, work)| work.beside_bare_loop) {
+            for (number, work) in phase.works.iter().enumerate() {
+                let name = match work.lab_sustains {
+                    Some(_) => "ceiling",
+                    None if work.beside_bare_loop => "beside_bare_loop",
+                    None => continue,
+                };
                 let figures = &mut figures["works"][number];
-                figures["beside_bare_loop"] = baseline_of(plan, work).compare(args, figures, &mut result)?;
+                figures[name] = Baseline::of(plan, work).compare(args, figures, &mut result)?;
             }
         }
         result.set("phases", phases);
@@ -98,21 +111,6 @@ pub(crate) fn run(
 /// A work that has no name is all that its phase does.
 fn title_of(phase: &Phase, work: &Work) -> String {
     if work.name.is_empty() { phase.name.clone() } else { format!("{}: {}", phase.name, work.name) }
-}
-
-fn baseline_of<'a>(plan: &'a Plan, work: &Work) -> Baseline<'a> {
-    let members = plan.populations.get(work.worker.name()).map(|population| &population.members);
-    let model = model_of(&work.load);
-    match members {
-        Some(Members::Devices(devices)) => {
-            Baseline::Storm { devices, listeners: plan.server.gateways.max(plan.server.listeners.len()).max(1) }
-        }
-        Some(Members::Conversation { online, texts, .. }) => {
-            Baseline::Rounds { receivers: *online, model, body_bytes: texts.body_bytes }
-        }
-        // The plan refuses others.
-        _ => Baseline::Rounds { receivers: 1, model, body_bytes: 1 },
-    }
 }
 
 /// Refuses options that a part of the scenario would ignore.
@@ -258,7 +256,7 @@ impl Stage<'_> {
             };
             let has_load = !matches!(&load, Load::Planned(profile) if profile.messages() == 0);
             if has_load {
-                works.push((work, load, format!("{}: {}, warming up", phase.name, work.name)));
+                works.push((work, load, format!("{}, warming up", title_of(phase, work))));
             }
         }
         let (results, _) = self.run_at_once(&works, &[])?;
@@ -295,7 +293,14 @@ impl Stage<'_> {
             Some(hook) => hook.flood(&self.server.target)?,
             None => None,
         };
+        let measures_cost = self.plan.server.measures_cost;
+        let counted = if measures_cost { self.server.counters()? } else { None };
         let (results, marks) = self.run_at_once(&works, faults)?;
+        let committed = results.iter().filter_map(|result| result.measured.part().number(&["committed"])).sum::<f64>();
+        let cost = match (&counted, if measures_cost { self.server.counters()? } else { None }) {
+            (Some(before), Some(now)) => Some(now.cost_since(before, committed as u64)),
+            _ => None,
+        };
         let mut values = Vec::new();
         for (WorkResult { measured, .. }, (work, load, _)) in results.into_iter().zip(&works) {
             if let Load::Max { .. } = load {
@@ -310,14 +315,23 @@ impl Stage<'_> {
                 mark["opened_seconds"].as_f64().map_or(String::new(), |time| format!(", opened in {time:.2} s"));
             self.result.note("fault", filled("{at:1} s  {name}", mark) + &opened);
         }
-        Ok(json!({ "name": phase.name, "works": values }))
+        let mut figures = json!({ "name": phase.name, "works": values });
+        if let Some(cost) = cost {
+            let lines = COST.iter().map(|(about, line)| ((*about).to_owned(), filled(line, &cost)));
+            let statements = cost.by_statement.iter().take(STATEMENTS_SHOWN);
+            let statements =
+                statements.map(|(statement, calls)| ("statement".to_owned(), format!("{calls:.3} × {statement}")));
+            self.result.lines("the cost of a message", lines.chain(statements).collect(), &[]);
+            figures["cost"] = json!(cost);
+        }
+        Ok(figures)
     }
 
     /// The load of a work, after it has run alone if its rate is a share of what it then reaches.
     fn known_load(&mut self, phase: &Phase, work: &Work) -> Result<Load, LabError> {
         let Load::ShareOfMax { share, window, alone, lasts } = work.load else { return Ok(work.load.clone()) };
         if let Some(alone) = alone {
-            let title = format!("{}: {}, alone", phase.name, work.name);
+            let title = format!("{}, alone", title_of(phase, work));
             let (results, _) = self.run_at_once(&[(work, Load::Max { window, lasts: alone }, title)], &[])?;
             for WorkResult { measured, .. } in results {
                 self.reached.insert(work.worker.clone(), measured.part().rate().unwrap_or_default());
@@ -334,106 +348,6 @@ impl Stage<'_> {
             self.result.check(check.part(title_of(phase, work)).value(format!("{reached:.1} a second")));
         }
         Ok(Load::Planned(planned))
-    }
-
-    /// Raises the rate step by step until something breaks, and says what, and which step was the last good one.
-    fn search_break(&mut self, phase: &Phase, search: &Search, rates: &[f64]) -> Result<Value, LabError> {
-        let (mut steps, mut good, mut broke) = (Vec::new(), None, None);
-        for (number, rate) in rates.iter().enumerate() {
-            let works: Vec<(&Work, Load, String)> = (phase.works.iter())
-                .map(|work| {
-                    let title = format!("{}, step {} at {rate:.0}/s: {}", phase.name, number + 1, work.name);
-                    (work, work.load.at_step(*rate, search.each), title)
-                })
-                .collect();
-            let (results, _) = self.run_at_once(&works, &[])?;
-            let mut values = Vec::new();
-            for (WorkResult { measured, trouble }, (work, ..)) in results.into_iter().zip(&works) {
-                let told = trouble.clone().or_else(|| Trouble::of_thresholds(&search.thresholds, &measured));
-                if let (Some(told), None) = (told, &broke) {
-                    broke = Some(json!({ "step": number + 1, "rate": rate, "work": work.name, "by": told,
-                        "sentence": told.to_string() }));
-                }
-                // What ends a search is its result. Only what must never happen fails the run.
-                let ends_search = matches!(&trouble, Some(trouble) if !matches!(trouble, Trouble::Balance(_)));
-                values.push(self.result.record(if ends_search { measured.without_failures() } else { measured }));
-            }
-            steps.push(json!({ "rate": rate, "works": values }));
-            if broke.is_some() || interrupt::requested() {
-                break;
-            }
-            good = Some(json!({ "step": number + 1, "rate": rate }));
-        }
-        let sentence = match (&good, &broke) {
-            (Some(good), Some(broke)) => {
-                format!("last good step {} at {}/s; broke by {}", good["step"], good["rate"], broke["sentence"])
-            }
-            (None, Some(broke)) => format!("no step was good; broke by {}", broke["sentence"]),
-            (_, None) => "nothing broke".to_owned(),
-        };
-        self.result.note("the search", sentence);
-        Ok(json!({ "name": phase.name, "steps": steps, "last_good": good, "broke": broke }))
-    }
-
-    /// Searches the highest rate that keeps the bounds, and proves it at full length.
-    fn search_highest(
-        &mut self,
-        phase: &Phase,
-        search: &Search,
-        from: f64,
-        proof: Duration,
-    ) -> Result<Value, LabError> {
-        let (mut state, mut next) = (HighestRate::default(), Next::Trial(from));
-        let mut trials = Vec::new();
-        let mut found = json!({ "name": phase.name });
-        loop {
-            let (rate, lasts, is_proof) = match next {
-                Next::Trial(rate) => (rate, search.each, false),
-                Next::Proof(rate) => (rate, proof, true),
-                Next::Over => break,
-            };
-            let works: Vec<(&Work, Load, String)> = (phase.works.iter())
-                .map(|work| (work, work.load.at_step(rate, lasts), title_of(phase, work)))
-                .collect();
-            let (results, _) = self.run_at_once(&works, &[])?;
-            let keeps = |WorkResult { measured, trouble }: &WorkResult| {
-                !matches!(trouble, Some(Trouble::Refusals(_) | Trouble::Balance(_)))
-                    && Trouble::of_thresholds(&search.thresholds, measured).is_none()
-            };
-            let is_broken = results.iter().any(|result| matches!(result.trouble, Some(Trouble::Balance(_))));
-            // A trial that was cut short has not met anything.
-            let met = results.iter().all(keeps) && !interrupt::requested();
-            next = match is_proof {
-                false => state.after_trial(rate, met),
-                true => HighestRate::after_proof(rate, met),
-            };
-            if is_broken || interrupt::requested() {
-                next = Next::Over;
-            }
-            let is_last = is_proof && next == Next::Over;
-            let mut figures = Vec::new();
-            for WorkResult { measured, .. } in results {
-                let line = "{latency.p99:2} ms  max {latency.max:2} ms  refused {refused}";
-                let (length, met) = (lasts.as_secs_f64(), if met { "met" } else { "missed" });
-                println!("  {rate:>9.0}/s  {length:.0} s  p99 {}  {met}", measured.filled(line));
-                // What a trial misses is what it is for. Only what must never happen fails the run.
-                figures.push(match (is_last, is_broken) {
-                    (true, _) => {
-                        let title = format!("{}, highest rate that keeps the bounds: {rate:.0}/s", measured.title());
-                        self.result.record(measured.titled(&title))
-                    }
-                    (false, true) => self.result.record(measured),
-                    (false, false) => measured.into_parts().0,
-                });
-            }
-            if is_last {
-                (found["rate"], found["works"]) = (json!(rate), json!(figures));
-            } else if !is_proof {
-                trials.push(json!({ "rate": rate, "met": met, "works": figures }));
-            }
-        }
-        found["trials"] = json!(trials);
-        Ok(found)
     }
 
     /// Runs all works at once, each with its client, and injects faults meanwhile. Returns the results in the works' order,
@@ -456,6 +370,7 @@ impl Stage<'_> {
         let server = &mut self.server;
         let (results, marks) = std::thread::scope(|scope| {
             let began = Instant::now();
+            works.iter().for_each(|(.., title)| otlp::begin_part(title));
             let running: Vec<_> = (clients.iter_mut().zip(works))
                 .map(|(client, (work, load, title))| {
                     let server = server_processes.clone();
@@ -464,7 +379,9 @@ impl Stage<'_> {
                     let wait = lead.saturating_sub(work.around);
                     scope.spawn(move || {
                         std::thread::sleep(wait);
-                        client.run(&job)
+                        let result = client.run(&job)?;
+                        otlp::end_part(&job.title, &result.measured);
+                        Ok(result)
                     })
                 })
                 .collect();
@@ -479,34 +396,4 @@ impl Stage<'_> {
         }
         Ok((results.into_iter().collect::<Result<_, _>>()?, marks?))
     }
-}
-
-/// Injects each fault at its time; returns marks for the plots.
-fn inject(server: &mut ScenarioServer, faults: &[&Fault], began: Instant) -> Result<Vec<Value>, LabError> {
-    let mut marks = Vec::new();
-    for fault in faults {
-        while began.elapsed() < fault.at && !interrupt::requested() {
-            std::thread::sleep((fault.at.saturating_sub(began.elapsed())).min(Duration::from_millis(50)));
-        }
-        if interrupt::requested() {
-            break;
-        }
-        marks.push(json!({ "at": began.elapsed().as_secs_f64(), "name": fault.kind.name() }));
-        let opened_seconds = server.suffer(fault)?.map(|time| time.as_secs_f64());
-        if fault.kind != Happening::GatewayKilled {
-            let at = began.elapsed().as_secs_f64();
-            marks.push(json!({ "at": at, "name": "reverted", "opened_seconds": opened_seconds }));
-        }
-    }
-    Ok(marks)
-}
-
-/// The moments at which a rate jumps, as marks.
-fn rate_marks(load: &Load) -> Vec<Value> {
-    let Load::Planned(profile) = load else { return Vec::new() };
-    let jumps = profile.jumps();
-    if jumps.len() > RATE_MARKS_MAX {
-        return Vec::new();
-    }
-    jumps.into_iter().map(|(at, rate)| json!({ "at": at, "name": format!("{rate:.0}/s") })).collect()
 }

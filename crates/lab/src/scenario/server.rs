@@ -16,7 +16,7 @@ use crate::{
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::{OwnServer, StoreCheck, Target, random_key},
-    topology::{Topology, TopologySpec, broker::Broker},
+    topology::{Topology, TopologySpec, broker::Broker, cost::ClusterCounters},
 };
 use rustix::process::Signal;
 use std::{
@@ -198,6 +198,11 @@ impl ScenarioServer {
                 server.into_iter().chain(self.gateways.iter().filter_map(Gateway::pid)).collect()
             }
         }
+    }
+
+    /// What the parts of a cluster have counted so far.
+    pub(crate) fn counters(&self) -> Result<Option<ClusterCounters>, LabError> {
+        self.topology.as_ref().map(ClusterCounters::read).transpose()
     }
 
     /// Injects a fault and reverts it; returns when the server is ready again, with the time that it took to open.

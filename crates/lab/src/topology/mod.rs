@@ -2,18 +2,20 @@
 //!
 //! All processes have their data in one folder and end with the lab, however it ends. In reading order: [`place`] is a
 //! process's address and namespace, [`placed_command`] starts it there, [`network`] is the network, which can be partitioned; [`postgres`], [`redis`]
-//! and [`node`] are the kinds of processes, [`resp`] is a client of Redis, [`command`] is `tidings cluster`, and [`broker`] a
+//! and [`node`] are the kinds of processes, [`resp`] is a client of Redis, [`cost`] is what a message costs all of
+//! them, [`command`] is `tidings cluster`, and [`broker`] a
 //! server that others wrote. Faults are injected by `chaos`.
 
 pub(crate) mod broker;
 pub(crate) mod command;
+pub(crate) mod cost;
 mod network;
 mod node;
 mod place;
 mod placed_command;
 mod postgres;
 mod redis;
-pub(crate) mod resp;
+mod resp;
 
 use crate::{
     LabError, process,
@@ -25,7 +27,6 @@ use place::Place;
 use postgres::Postgres;
 pub(crate) use postgres::ShutdownMode;
 use redis::RedisCluster;
-pub(crate) use redis::SlotRange;
 use rustix::process::Signal;
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -165,10 +166,6 @@ impl Topology {
     /// The process ids of the nodes that run.
     pub(crate) fn node_pids(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().filter_map(Node::pid)
-    }
-
-    pub(crate) fn can_partition(&self) -> bool {
-        self.network.can_partition()
     }
 
     /// Starts a node as the program that nodes ran at first, without waiting until it is ready.

@@ -63,10 +63,6 @@ impl Network {
         Ok(Network { switch: Some(switch) })
     }
 
-    pub(super) fn can_partition(&self) -> bool {
-        self.switch.is_some()
-    }
-
     /// Creates a new place.
     pub(super) fn place(&mut self) -> Result<Place, LabError> {
         let Some(switch) = &mut self.switch else { return Ok(Place::loopback()) };

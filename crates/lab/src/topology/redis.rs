@@ -21,9 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// `CLUSTER MEET` is repeated after this: servers drop a handshake that takes longer than the node time-out.
 const INTRODUCE_AGAIN: Duration = Duration::from_secs(5);
 
-/// The first slot and the last.
-pub(crate) type SlotRange = (i64, i64);
-
 /// One server of the cluster.
 #[derive(Debug)]
 struct Server {
@@ -167,21 +164,6 @@ impl RedisCluster {
                 })
         };
         (0..SERVERS).filter(is_primary).collect()
-    }
-
-    /// The addresses of the primaries, with the slot ranges that each serves.
-    pub(crate) fn primaries_with_slots(&self) -> Result<Vec<(SocketAddr, Vec<SlotRange>)>, LabError> {
-        let mut primaries = Vec::new();
-        for number in self.primaries() {
-            let nodes = self.execute(number, "CLUSTER NODES")?;
-            let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
-            let range = |text: &str| {
-                let (first, last) = text.split_once('-').unwrap_or((text, text));
-                Some((first.parse().ok()?, last.parse().ok()?))
-            };
-            primaries.push((self.address(number), own.split(' ').skip(8).filter_map(range).collect()));
-        }
-        Ok(primaries)
     }
 
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {

@@ -21,14 +21,6 @@ impl Reply {
             _ => "",
         }
     }
-
-    /// The number of an integer reply, or 0.
-    pub(crate) fn number(&self) -> i64 {
-        match self {
-            Reply::Number(number) => *number,
-            _ => 0,
-        }
-    }
 }
 
 /// A connection to one server.

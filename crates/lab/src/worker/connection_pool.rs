@@ -249,6 +249,9 @@ impl Turn<'_> {
         connection.server = other_than(connection.server, self.addresses.len());
         let unanswered = connection.client.take_in_flight();
         shared.requeue(&unanswered);
+        if self.server_returns && !unanswered.is_empty() {
+            shared.ask_again();
+        }
         if let Role::Receiver { index, .. } = connection.client.role {
             shared.receipts.forget_unanswered(index);
         }

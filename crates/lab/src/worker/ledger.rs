@@ -3,7 +3,6 @@
 
 use super::{report, sent_messages::SentMessages, verifier::Verifier};
 use crate::{
-    latency::HistogramCounts,
     phase_part::{LEDGER_LINE_ENTRIES, LedgerLine, LoggedEntry},
     worker_protocol::{Outcome, PartOutcome, WorkerReport},
 };
@@ -13,16 +12,9 @@ pub(super) fn hand_over(outcome: Outcome, sent: &SentMessages, verifier: &Verifi
     for line in lines(sent, verifier) {
         report(&WorkerReport::Ledger(line));
     }
-    let mut part = PartOutcome {
-        outcome,
-        latency: HistogramCounts::of(&sent.latency),
-        acknowledged: HistogramCounts::of(&sent.acknowledged),
-        lateness: HistogramCounts::of(&sent.lateness),
-        series: sent.series.counts(),
-        ..PartOutcome::default()
-    };
+    let mut part = PartOutcome { outcome, times: sent.times.counts(), ..PartOutcome::default() };
     if let Some(phase) = &sent.shared_phase {
-        part.loop_lag = HistogramCounts::of(&phase.loop_lag);
+        part.loop_lag = phase.loop_lag.counts();
         (part.negative, part.early_max_ns) = (phase.negative, phase.early_max_ns);
     }
     report(&WorkerReport::PartDone(Box::new(part)));

@@ -4,6 +4,7 @@ use super::{connection_pool::ConnectionPool, mixed_traffic::MixedTraffic, shared
 use crate::{
     LabError,
     mix::form::{DeliveredEntry, Form},
+    problems::Problems,
     worker_protocol::WorkerConfig,
 };
 use std::{collections::HashSet, time::Duration};
@@ -129,7 +130,7 @@ impl MixedTraffic {
         let Some(number) = entry.client_msg_id.as_deref().and_then(|id| self.operation_of(id)) else { return };
         if !known.insert(number) {
             self.counts.doubled += 1;
-            self.counts.add_problem(format!("history: {} is operation {number} once more", entry.seq));
+            self.counts.problems.note(format!("history: {} is operation {number} once more", entry.seq));
         }
         if let Err(what) = self.check_operation(number, entry) {
             self.count_altered(entry.seq, &what);
@@ -138,7 +139,7 @@ impl MixedTraffic {
 
     fn count_altered(&mut self, seq: u64, what: &str) {
         self.counts.altered += 1;
-        self.counts.add_problem(format!("history: {seq} {what}"));
+        self.counts.problems.note(format!("history: {seq} {what}"));
     }
 
     /// Acknowledged edits and recalls must be in history, each as its own entry.
@@ -146,7 +147,7 @@ impl MixedTraffic {
         for number in self.acknowledged_entries() {
             if !known.contains(&number) {
                 self.counts.lost += 1;
-                self.counts.add_problem(format!("history: operation {number} was acknowledged and is not there"));
+                self.counts.problems.note(format!("history: operation {number} was acknowledged and is not there"));
             }
         }
     }
@@ -157,7 +158,7 @@ impl MixedTraffic {
         if told != Some(marked) {
             self.counts.lost += 1;
             let user = self.user_of(receiver).to_owned();
-            self.counts.add_problem(format!("{user} has read up to {marked}, and the server says {told:?}"));
+            self.counts.problems.note(format!("{user} has read up to {marked}, and the server says {told:?}"));
         }
     }
 
@@ -167,7 +168,7 @@ impl MixedTraffic {
         if told.read != readers || told.delivered < told.read {
             self.counts.lost += 1;
             let what = format!("{readers} members have read message {seq}, and its receipts are {told:?}");
-            self.counts.add_problem(what);
+            self.counts.problems.note(what);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{receivers::Receivers, sent_messages::SentMessages, verifier::Verifier};
 use crate::{
-    latency::{Percentiles, new_histogram, record},
+    latency::Latencies,
     mix::{
         REACTION_KEYS,
         counts::MixCounts,
@@ -15,9 +15,9 @@ use crate::{
         model::{Answer, MessageModel},
         operation::{Kind, Operation, REFERENCE_BASE},
     },
+    problems::Problems,
     worker_protocol::MixConfig,
 };
-use hdrhistogram::Histogram;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::{HashMap, VecDeque};
 use tidings_protocol::{entry::Entry, error::ErrorCode};
@@ -57,7 +57,7 @@ pub(crate) struct MixedTraffic {
     asked_at: Vec<u64>,
     unanswered: u64,
     answered: u64,
-    acknowledged: Histogram<u64>,
+    acknowledged: Latencies,
     pub(super) counts: MixCounts,
 }
 
@@ -81,7 +81,7 @@ impl MixedTraffic {
             views: MemberViews::default(),
             unanswered: 0,
             answered: 0,
-            acknowledged: new_histogram(),
+            acknowledged: Latencies::default(),
             counts: MixCounts::default(),
         }
     }
@@ -96,7 +96,7 @@ impl MixedTraffic {
         self.recent.clear();
         self.queue.clear();
         (self.owed, self.unanswered, self.answered) = (0.0, 0, 0);
-        self.acknowledged.reset();
+        self.acknowledged = Latencies::default();
         self.counts = MixCounts::default();
     }
 
@@ -266,9 +266,9 @@ impl MixedTraffic {
         if operation.delivered_seq != 0 && operation.delivered_seq != seq {
             let what = format!("operation {number}: acknowledged as {seq}, delivered as {}", operation.delivered_seq);
             self.counts.altered += 1;
-            self.counts.add_problem(what);
+            self.counts.problems.note(what);
         }
-        record(&mut self.acknowledged, operation.due, now);
+        self.acknowledged.record(operation.due, now);
         *match operation.kind {
             Kind::Edit { .. } => &mut self.counts.edits,
             Kind::Recall { .. } => &mut self.counts.recalls,
@@ -294,7 +294,7 @@ impl MixedTraffic {
             self.counts.refused += 1;
             self.counts.count_refusal(code.as_str());
             let what = &self.operations[number as usize].kind;
-            self.counts.add_problem(format!("{what:?} was refused: {}: {why}", code.as_str()));
+            self.counts.problems.note(format!("{what:?} was refused: {}: {why}", code.as_str()));
         }
         self.answer(number, Answer::Refused);
     }
@@ -435,7 +435,7 @@ impl MixedTraffic {
         let mut counts = std::mem::take(&mut self.counts);
         counts.unanswered = self.unanswered;
         counts.deliveries_expected = self.deliveries_expected();
-        counts.acknowledged = Percentiles::of(&self.acknowledged);
+        counts.acknowledged = self.acknowledged.percentiles();
         self.views.compare(&self.models, self.read_marks.len(), Some(&mut counts));
         self.counts = counts;
     }

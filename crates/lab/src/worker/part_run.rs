@@ -4,7 +4,6 @@
 use super::{connection_pool::ConnectionPool, report, shared_phase::SharedPhase, shared_state::SharedState};
 use crate::{
     LabError,
-    latency::record,
     phase_part::{PartProgress, PhasePart},
     worker_protocol::{WorkerCommand, WorkerReport},
 };
@@ -83,7 +82,7 @@ impl PartRun {
         let now = shared.now();
         if let Some(phase) = &mut shared.sent_messages.shared_phase {
             while self.next_tick <= now {
-                record(&mut phase.loop_lag, self.next_tick + SLEEP_NS_MAX, now);
+                phase.loop_lag.record(self.next_tick + SLEEP_NS_MAX, now);
                 self.next_tick += TICK_NS;
             }
         }

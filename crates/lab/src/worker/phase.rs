@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     LabError, corpus,
-    latency::{Percentiles, curve_of},
     phase_part::PhasePart,
     process,
     rate_profile::PlannedTimes,
@@ -118,6 +117,9 @@ pub(super) fn run(
     shared.delivery_gaps.reset(shared.verifier.receivers(), run.start);
     (run.reconnects, run.faults) = (pool.reconnects, shared.verifier.faults.total());
     run.drive(inbox, pool, shared)?;
+    if phase.tell_series && run.part.is_none() {
+        run.report_rest(pool, shared);
+    }
     Ok(run.outcome(pool, shared, before))
 }
 
@@ -237,27 +239,43 @@ impl PhaseRun<'_> {
             if now >= next_report {
                 next_report = now + PROGRESS_NS;
                 shared.verifier.trim();
-                report(&WorkerReport::Progress(Progress {
-                    seconds: (now - self.start) as f64 / 1e9,
-                    sent: self.sent,
-                    committed: shared.sent_messages.committed,
-                    delivered: shared.sent_messages.delivered,
-                    pause_ms: shared.delivery_gaps.take_longest_ns(now) as f64 / 1e6,
-                    lagging: shared.verifier.lagging_receivers(&heads),
-                    reconnects: pool.reconnects - self.reconnects,
-                    refused: shared.refused_by_code.clone(),
-                    faults: shared.verifier.faults.total() - self.faults,
-                    series: if self.phase.tell_series {
-                        shared.sent_messages.series.take_change()
-                    } else {
-                        SeriesChange::default()
-                    },
-                }));
+                report(&WorkerReport::Progress(self.progress(pool, shared, &heads)));
                 heads = shared.verifier.heads();
             }
             pool.poll_once(self.timeout(shared), shared)?;
             self.woke_at = pool.woke_at;
             self.find_idle_senders(pool);
+        }
+    }
+
+    fn progress(&self, pool: &ConnectionPool, shared: &mut SharedState, heads: &[u64]) -> Progress {
+        let now = shared.now();
+        Progress {
+            seconds: (now - self.start) as f64 / 1e9,
+            sent: self.sent,
+            committed: shared.sent_messages.committed,
+            delivered: shared.sent_messages.delivered,
+            pause_ms: shared.delivery_gaps.take_longest_ns(now) as f64 / 1e6,
+            lagging: shared.verifier.lagging_receivers(heads),
+            reconnects: pool.reconnects - self.reconnects,
+            refused: shared.refused_by_code.clone(),
+            faults: shared.verifier.faults.total() - self.faults,
+            series: match self.phase.tell_series {
+                true => shared.sent_messages.times.series.take_change(),
+                false => SeriesChange::default(),
+            },
+        }
+    }
+
+    /// Reports the bins that have changed since the last report, so that whoever adds them up has all.
+    fn report_rest(&self, pool: &ConnectionPool, shared: &mut SharedState) {
+        let heads = shared.verifier.heads();
+        loop {
+            let progress = self.progress(pool, shared, &heads);
+            if progress.series.is_empty() {
+                return;
+            }
+            report(&WorkerReport::Progress(progress));
         }
     }
 
@@ -477,16 +495,10 @@ impl PhaseRun<'_> {
             pause_ms: shared.delivery_gaps.longest_ns() as f64 / 1e6,
             refused_by_code: shared.refused_by_code.clone(),
             seconds: (end - self.start) as f64 / 1e9,
-            latency: Percentiles::of(&sent_messages.latency),
-            acknowledged: Percentiles::of(&sent_messages.acknowledged),
-            lateness: Percentiles::of(&sent_messages.lateness),
-            series: sent_messages.series.series(),
-            latency_curve: curve_of(&sent_messages.latency),
-            acknowledged_curve: curve_of(&sent_messages.acknowledged),
             rounds: self.rounds,
             receipts: shared.receipts.counts(),
             client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,
-            ..Outcome::default()
+            ..Outcome::of_times(&sent_messages.times)
         };
         problems.extend(shared.take_refusal_problems());
         Outcome { problems, ..outcome }

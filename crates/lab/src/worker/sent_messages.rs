@@ -4,14 +4,7 @@ use super::{
     shared_phase::{MessageName, OTHERS, SharedPhase},
     verifier::{EntryView, NO_MESSAGE},
 };
-use crate::{
-    corpus::Corpus,
-    latency::{new_histogram, record},
-    phase_part::Slots,
-    series::SeriesRecorder,
-    worker_protocol::Conversation,
-};
-use hdrhistogram::Histogram;
+use crate::{corpus::Corpus, load_times::LoadTimes, phase_part::Slots, worker_protocol::Conversation};
 use std::io::Write;
 
 /// The bodies of a phase's messages.
@@ -31,6 +24,12 @@ const BODY_FRAME_BYTES: usize = 9;
 /// The shortest body: its text is the message's number.
 const BODY_BYTES_MIN: usize = 24;
 
+impl Default for MessageBodies {
+    fn default() -> Self {
+        MessageBodies::generated(0, &[], &[])
+    }
+}
+
 impl MessageBodies {
     /// Texts of this length, of senders and recipients by their ids.
     pub(crate) fn generated(body_bytes: usize, senders: &[String], recipients: &[String]) -> Self {
@@ -47,7 +46,7 @@ impl MessageBodies {
 const SENT: u32 = u32::MAX;
 
 /// Every message that the worker has planned, by number; those of the current phase start at `phase_start`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SentMessages {
     /// Distinguishes this run's messages from those of other runs on the same server.
     tag: String,
@@ -72,11 +71,7 @@ pub(crate) struct SentMessages {
     /// Deliveries of messages that this load client sent: all of them, unless others send, too.
     pub(crate) delivered_own: u64,
     pub(crate) last_delivery: u64,
-    pub(crate) latency: Histogram<u64>,
-    pub(crate) acknowledged: Histogram<u64>,
-    pub(crate) series: SeriesRecorder,
-    /// How late messages were sent by the lab's own fault.
-    pub(crate) lateness: Histogram<u64>,
+    pub(crate) times: LoadTimes,
     /// Acknowledgements that contradict each other or a delivery.
     pub(crate) contradictions: u64,
     scratch: Vec<u8>,
@@ -87,24 +82,7 @@ impl SentMessages {
         SentMessages {
             tag,
             conversations: conversations.iter().map(|c| json_string(&c.id)).collect(),
-            bodies: MessageBodies::generated(0, &[], &[]),
-            phase_start: 0,
-            slots: Slots::ALL,
-            shared_phase: None,
-            planned: Vec::new(),
-            planned_late_us: Vec::new(),
-            delivered_seq: Vec::new(),
-            acknowledged_seq: Vec::new(),
-            committed: 0,
-            delivered: 0,
-            delivered_own: 0,
-            last_delivery: 0,
-            latency: new_histogram(),
-            acknowledged: new_histogram(),
-            series: SeriesRecorder::new(0),
-            lateness: new_histogram(),
-            contradictions: 0,
-            scratch: Vec::new(),
+            ..SentMessages::default()
         }
     }
 
@@ -113,15 +91,12 @@ impl SentMessages {
         self.slots = shared_phase.as_ref().map_or(Slots::ALL, |phase| phase.part.slots);
         let before = self.shared_phase.take();
         self.shared_phase = shared_phase.map(|phase| phase.after(before.as_ref()));
-        self.series = SeriesRecorder::new(start);
-        self.lateness.reset();
+        self.times = LoadTimes::from(start);
         self.bodies = bodies;
         self.phase_start = self.planned.len() as u32;
         self.committed = 0;
         (self.delivered, self.delivered_own) = (0, 0);
         self.contradictions = 0;
-        self.latency.reset();
-        self.acknowledged.reset();
     }
 
     /// The number in the phase of the message that is planned `nth`; `None` if this load client sends nothing.
@@ -152,7 +127,7 @@ impl SentMessages {
     pub(crate) fn plan(&mut self, due: u64, late_ns: u64) -> u32 {
         self.planned.push(due);
         self.planned_late_us.push(u32::try_from(late_ns / 1_000).unwrap_or(SENT).min(SENT - 1));
-        self.series.planned(due);
+        self.times.series.planned(due);
         self.delivered_seq.push(0);
         self.acknowledged_seq.push(0);
         self.planned.len() as u32 - 1
@@ -165,8 +140,7 @@ impl SentMessages {
         let late_us = std::mem::replace(late_us, SENT);
         if late_us != SENT {
             let lag_ns = u64::from(late_us) * 1_000 + waited_ns;
-            record(&mut self.lateness, 0, lag_ns);
-            self.series.sent(now, lag_ns);
+            self.times.sent(now, lag_ns);
         }
     }
 
@@ -254,8 +228,7 @@ impl SentMessages {
         if is_first {
             *acknowledged = seq;
             self.committed += 1;
-            record(&mut self.acknowledged, self.planned[message as usize], now);
-            self.series.acknowledged(now);
+            self.times.acknowledged(self.planned[message as usize], now);
         } else if *acknowledged != seq {
             self.contradictions += 1;
         }
@@ -264,6 +237,12 @@ impl SentMessages {
             self.contradictions += 1;
         }
         is_first && message >= self.phase_start
+    }
+
+    /// The newest messages of the phase that were acknowledged.
+    pub(super) fn newest_acknowledged(&self, count: usize) -> Vec<u32> {
+        let messages = (self.phase_start..self.next_number()).rev();
+        messages.filter(|message| self.acknowledged_seq[*message as usize] != 0).take(count).collect()
     }
 
     /// Messages that were delivered although their answer never came: they were committed all the same.
@@ -388,8 +367,7 @@ impl SentMessages {
         };
         self.delivered += 1;
         self.last_delivery = now;
-        record(&mut self.latency, due, now);
-        self.series.delivered(due, now);
+        self.times.delivered(due, now);
     }
 }
 

@@ -3,14 +3,13 @@
 //! A message's id carries its number and when it was due, so that a load client can check the entry and knows its latency
 //! without asking the one that sent it. Whether the message was acknowledged, and whether others got the same, the ledgers tell.
 
-use crate::{latency::new_histogram, phase_part::PhasePart};
-use hdrhistogram::Histogram;
+use crate::{latency::Latencies, phase_part::PhasePart};
 use std::{collections::HashMap, io::Write};
 
 /// Marks the number of a message that another load client sent.
 pub(super) const OTHERS: u32 = 1 << 30;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SharedPhase {
     pub(super) part: PhasePart,
     start_ns: u64,
@@ -25,7 +24,7 @@ pub(crate) struct SharedPhase {
     pub(super) negative: u64,
     pub(super) early_max_ns: u64,
     /// How late the loop came round.
-    pub(super) loop_lag: Histogram<u64>,
+    pub(super) loop_lag: Latencies,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,17 +58,7 @@ impl MessageName {
 
 impl SharedPhase {
     pub(super) fn new(part: PhasePart, start_ns: u64, heads: Vec<u64>) -> Self {
-        SharedPhase {
-            part,
-            start_ns,
-            heads,
-            by_number: HashMap::new(),
-            messages: Vec::new(),
-            first: 0,
-            negative: 0,
-            early_max_ns: 0,
-            loop_lag: new_histogram(),
-        }
+        SharedPhase { part, start_ns, heads, ..SharedPhase::default() }
     }
 
     /// The same phase, after an earlier one of the run: a receiver may still get messages of that one.

@@ -42,6 +42,8 @@ pub(crate) struct SharedState {
 /// The backoff after a retryable refusal. Servers ask for about a second; a lab that searches the highest rate retries
 /// sooner.
 const REFUSAL_BACKOFF_NS: u64 = 50_000_000;
+/// How many answered messages are sent once more by each connection that a killed server has ended.
+const ANSWERED_AGAIN: usize = 3;
 
 impl SharedState {
     pub(crate) fn new(
@@ -130,8 +132,45 @@ impl SharedState {
         self.send_queue.make_contiguous().sort_unstable();
     }
 
+    /// Sends the newest messages that were answered once more: an answer must not change when its server was killed. Only within a
+    /// phase, whose messages are known.
+    pub(crate) fn ask_again(&mut self) {
+        if self.unanswered > 0 {
+            let answered = self.sent_messages.newest_acknowledged(ANSWERED_AGAIN);
+            self.unanswered += answered.len() as u64;
+            self.requeue(&answered);
+        }
+    }
+
     /// Takes the refusals in words, for the run report.
     pub(crate) fn take_refusal_problems(&mut self) -> Vec<String> {
         self.refusals.drain().take(10).map(|(why, count)| format!("refused {count} times: {why}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        worker::sent_messages::MessageBodies,
+        worker_protocol::{Conversation, MixConfig},
+    };
+
+    #[test]
+    fn two_answers_to_one_send_must_agree() {
+        let mut sent = SentMessages::new("t".into(), &[Conversation { id: "g".into(), base_seq: 0 }]);
+        sent.start_phase(MessageBodies::generated(33, &["a".into()], &[]), 0, None);
+        let mix = MixedTraffic::new(MixConfig::default(), "t", "g", Vec::new());
+        let mut shared = SharedState::new(String::new(), sent, mix, ReceiptTeller::new(None, Vec::new(), &[]));
+        (0..5).for_each(|due| shared.plan_message(due, 0));
+        let sent: Vec<u32> = shared.send_queue.drain(..).collect();
+        (1..5).for_each(|seq| shared.acknowledge(sent[seq - 1], seq as u64, 1));
+        shared.ask_again();
+        assert_eq!((shared.send_queue.make_contiguous(), shared.unanswered), (&mut [1, 2, 3][..], 4));
+        for (seq, contradictions) in [(4, 0), (4, 0), (5, 1)] {
+            shared.acknowledge(3, seq, 2);
+            assert_eq!(shared.sent_messages.contradictions, contradictions);
+        }
+        assert_eq!((shared.sent_messages.committed, shared.unanswered), (4, 1));
     }
 }

@@ -185,6 +185,14 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_stands_elsewhere_than_acknowledged_is_found() {
+        let mut run = Run::new();
+        let moved = run.message().replace(r#""seq":1"#, r#""seq":3"#);
+        run.receive(0, &[moved]);
+        assert_eq!(run.finish().0.altered, 1);
+    }
+
+    #[test]
     fn an_operation_that_was_done_twice_is_found() {
         let mut run = Run::new();
         let again = recall().replace(r#""seq":2"#, r#""seq":3"#);

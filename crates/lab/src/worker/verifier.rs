@@ -5,6 +5,7 @@
 //! one comparison of memory with the log, from that receiver's position on. Only a batch that does not match is parsed,
 //! to find the fault.
 
+use crate::problems::Problems;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
@@ -174,8 +175,6 @@ struct ReceiverState {
 
 /// A log is trimmed when it holds this many bytes.
 const TRIM_BYTES: usize = 64 * 1024 * 1024;
-/// How many faults are described in words; the rest are only counted.
-const PROBLEMS_MAX: usize = 10;
 
 /// The entries that every receiver has got so far, and their faults.
 #[derive(Debug, Default)]
@@ -300,7 +299,7 @@ impl Verifier {
             }
             Err(error) => {
                 self.faults.altered += 1;
-                self.add_problem(format!("receiver {receiver}: a batch that does not parse: {error}"));
+                self.problems.note(format!("receiver {receiver}: a batch that does not parse: {error}"));
                 None
             }
         }
@@ -371,7 +370,7 @@ impl Verifier {
             }
             Err(why) => {
                 self.faults.altered += 1;
-                self.add_problem(format!("receiver {receiver}: an entry that does not parse: {why}: {raw}"));
+                self.problems.note(format!("receiver {receiver}: an entry that does not parse: {why}: {raw}"));
                 None
             }
         }
@@ -404,7 +403,7 @@ impl Verifier {
             }
         } else {
             self.faults.doubled += 1;
-            return self.add_problem(format!("receiver {receiver}: {seq} again"));
+            return self.problems.note(format!("receiver {receiver}: {seq} again"));
         }
         match log.find(seq) {
             Some((known, message)) => {
@@ -432,7 +431,7 @@ impl Verifier {
             }
         }
         if let Some(fault) = fault {
-            self.add_problem(fault);
+            self.problems.note(fault);
         }
     }
 
@@ -457,12 +456,6 @@ impl Verifier {
                 log.bytes.drain(..(end - log.trimmed) as usize);
                 log.trimmed = end;
             }
-        }
-    }
-
-    fn add_problem(&mut self, problem: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(problem.chars().take(400).collect());
         }
     }
 }

@@ -260,6 +260,10 @@ impl ProviderWorker {
         for OlderNotification { job, target, service, newer } in held {
             let open = &mut open[job];
             if accepted.get(newer).is_some_and(|accepted| *accepted) {
+                if open.job.removes {
+                    self.count(settled_label(NotificationOutcome::Superseded));
+                    continue;
+                }
                 superseded += open.job.messages();
                 open.records.push(target.record(NotificationOutcome::Superseded, None));
             } else {
@@ -288,7 +292,8 @@ impl ProviderWorker {
         while let Some((.., Reverse(at))) = order.pop() {
             if open[at].job.removes {
                 let newest = taken.entry(open[at].job.conversation).or_default();
-                let prepared = self.prepare_removal(at, &mut open[at], newest, &mut badges, addressed.len())?;
+                let prepared =
+                    self.prepare_removal(at, &mut open[at], newest, &mut held, &mut badges, addressed.len())?;
                 for (to, shipment) in prepared {
                     addressed.push(to);
                     shipments.push(shipment);
@@ -414,6 +419,7 @@ impl ProviderWorker {
     fn settle(&mut self, open: &mut [OpenJob], to: Addressed, answer: ProviderAnswer, now: Instant) {
         let Addressed { job, target, service, digest, registered_at, began_at, collapses } = to;
         let open = &mut open[job];
+        open.was_tried = true;
         let (label, outcome, cause) = match answer {
             ProviderAnswer::Accepted { id } if open.job.removes => {
                 let (user, conversation) = (UserNo(target.0), ConversationNo(open.job.conversation));
@@ -532,6 +538,7 @@ impl ProviderWorker {
                 key,
                 job,
                 place: JobPlace { position, part },
+                was_tried,
                 mut left,
                 left_of_older,
                 waiting,
@@ -559,7 +566,8 @@ impl ProviderWorker {
                     }
                 }
             }
-            let attempts = job.attempts.saturating_add(1);
+            // A removal that stood behind a newer notification was not tried.
+            let attempts = job.attempts.saturating_add(u32::from(was_tried || !job.removes));
             let job = Job { targets: Vec::new(), attempts, ..job };
             let mut keep = |position: Position, service: u64, job: Job, pause: Duration| {
                 let later = due_now.key(position, part.at_service(service));
@@ -588,7 +596,7 @@ impl ProviderWorker {
         if !round.store(&changes)? {
             return Ok(false);
         }
-        self.note_shown(&changes)?;
+        self.note_shown(&changes);
         for (key, due) in again {
             round.queue.put(key, due);
         }
@@ -609,7 +617,7 @@ impl ProviderWorker {
     }
 
     fn backoff(&self, attempts: u32) -> Duration {
-        channel_worker::backoff(self.config.backoff_min, self.config.backoff_max, attempts - 1)
+        channel_worker::backoff(self.config.backoff_min, self.config.backoff_max, attempts.saturating_sub(1))
     }
 
     /// Tells operators, once, when the provider takes nothing any more, and when it does again.

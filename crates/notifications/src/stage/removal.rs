@@ -7,7 +7,7 @@
 use super::worker::Worker;
 use crate::{
     channel_jobs::{Due, JobPart, JobRow, JobWriter, Target},
-    offline_recipients::is_recalled,
+    offline_recipients::{is_read, is_recalled},
 };
 use std::collections::HashMap;
 use tidings_domain::{
@@ -34,26 +34,31 @@ impl Worker {
         let context = self.context.clone();
         let (store, shown) = (&*context.store, &context.directory.shown);
         let (read, has_missed) = shown.take_read(READS_PER_ROUND);
-        if has_missed && self.sweep.is_none() {
+        // A sweep under way may have passed what was missed.
+        self.sweeps_again |= has_missed;
+        if self.sweep.is_none() && std::mem::take(&mut self.sweeps_again) {
             self.sweep = Some(all_shown().0);
         }
         let mut worked = !read.is_empty();
         let mut rows = Vec::new();
         for (user, conversation) in read {
             let (from, to) = shown_of(user, conversation);
+            // Before the rows: a worker notes what it has stored meanwhile.
+            let noted = shown.noted(user, conversation);
             let found = store.rows(RowSpace::Chat, &from, &to, ROWS_PER_READ)?;
-            if found.is_empty() {
-                shown.forget(user, conversation);
+            if let Some(noted) = noted.filter(|_| found.is_empty()) {
+                shown.forget(user, conversation, noted);
             }
             rows.extend(found);
         }
+        let mut is_swept = false;
         if let Some(from) = self.sweep.take() {
             let page = store.rows(RowSpace::Chat, &from, &all_shown().1, ROWS_PER_ROUND)?;
             match page.last().filter(|_| page.len() == ROWS_PER_ROUND) {
                 Some((last, _)) => self.sweep = Some([&last[..], &[0]].concat()),
-                None => shown.note_complete(),
+                None => is_swept = true,
             }
-            worked |= self.sweep.is_some();
+            worked |= self.sweep.is_some() || self.sweeps_again;
             rows.extend(page);
         }
         let mut changes = Vec::new();
@@ -67,11 +72,17 @@ impl Worker {
             let ShownNotification { user, conversation, provider, device, seq, expires_at } = found;
             if expires_at <= now_ms {
                 changes.push(RowChange { key, value: None });
-            } else if self.is_read(user, conversation, seq)? || self.is_recalled(&mut recalled, conversation, seq)? {
+            } else if is_read(&context, user, conversation, seq)?
+                || self.is_recalled(&mut recalled, conversation, seq)?
+            {
                 removed.entry((conversation, seq, provider)).or_default().push(Target(user.0, device));
             } else {
                 shown.note_shown(user, conversation, seq);
             }
+        }
+        // Once all rows are noted: whoever reads from now on finds them.
+        if is_swept {
+            shown.note_complete();
         }
         let position = store.last_position();
         for ((conversation, seq, provider), mut targets) in removed {
@@ -102,18 +113,5 @@ impl Worker {
         let is_recalled = found.first().is_none_or(is_recalled);
         known.insert((conversation, seq), is_recalled);
         Ok(is_recalled)
-    }
-
-    /// Whether the user has read or cleared the message, or is no member any more.
-    fn is_read(&self, user: UserNo, conversation: ConversationNo, seq: u64) -> StoreResult<bool> {
-        let directory = &self.context.directory;
-        let Some(details) = directory.conversation(conversation)? else { return Ok(true) };
-        // An agent reads for the account.
-        let sides = directory.desks.sides(details.pair);
-        let served = sides.filter(|sides| user != sides.customer && sides.desk.has_agent(user));
-        let member = served.map_or(user, |sides| sides.desk.desk.user.no);
-        let membership = directory.membership(conversation, member)?;
-        let is_read = membership.is_none_or(|membership| membership.read_seq >= seq);
-        Ok(is_read || directory.preferences(conversation, member)?.cleared_seq >= seq)
     }
 }

@@ -61,6 +61,8 @@ pub(super) struct Worker {
     pub(super) told: Told,
     /// Where to go on with looking at all that devices may show.
     pub(super) sweep: Option<Vec<u8>>,
+    /// The next sweep begins when this one has ended.
+    pub(super) sweeps_again: bool,
     /// Tells removals apart.
     pub(super) removals: u32,
     /// Tells apart pages of devices that fall back.
@@ -93,6 +95,7 @@ impl Worker {
             last_time: None,
             told: Told::default(),
             sweep: None,
+            sweeps_again: false,
             removals: rand::random(),
             push_pages: rand::random(),
             untried_pushes: UntriedPushes::default(),
@@ -138,7 +141,7 @@ impl Worker {
         self.decided = position(0)?.max(self.cut);
         self.providers_notified = position(1)?;
         (self.uncut, self.unacknowledged_at, self.has_waited) = (usize::from(self.decided > self.cut), None, false);
-        self.sweep = Some(chat_rows::all_shown().0);
+        (self.sweep, self.sweeps_again) = (Some(chat_rows::all_shown().0), false);
         self.told = Told::default();
         self.context.directory.shown.begin();
         self.progress.set(self.decided);

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tidings_domain::function::Function;
 use tidings_engine::config::EngineConfig;
 use tidings_notifications::internal_channels::InternalChannelsConfig;
 use tidings_popups::Precondition;
@@ -91,7 +92,7 @@ fn every_node_follows_the_policy_and_only_the_leader_writes_it() {
     let (store, bus) = (Arc::new(MemoryStore::default()), LocalBus::default());
     let lease = LONG_LEASE;
     let nodes = ["a", "b"].map(|name| World::node(name, &store, store.clone(), &bus, lease));
-    let leads = || nodes.iter().position(|node| node.engine.is_leader());
+    let leads = || nodes.iter().position(|node| node.engine.leads(Function::Push));
     eventually("a leader", || leads().is_some());
     let leader = leads().unwrap();
     let (leader, other) = (&nodes[leader], &nodes[1 - leader]);

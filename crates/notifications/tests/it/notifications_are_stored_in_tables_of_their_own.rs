@@ -17,6 +17,7 @@ use std::{
 };
 use tidings_domain::{
     commit_log::*,
+    function::Function,
     gates::Gate,
     model::{Actor, Cursor, LANES, Position},
     store::*,
@@ -137,8 +138,14 @@ impl CommitLog for OldNodeLog {
         self.store.prune(older_than_ms)
     }
 
-    fn heartbeat(&self, me: &NodeInfo, lease: u64, leads: bool, takes: bool) -> Result<ClusterView, HeartbeatError> {
-        let mut view = self.store.heartbeat(me, lease, leads, takes)?;
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease: u64,
+        takes: &[Function],
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
+        let mut view = self.store.heartbeat(me, lease, takes, takes_name)?;
         if !self.is_gone.load(Ordering::Acquire) {
             view.open_gates.retain(|gate| gate != Gate::NotificationTables.name());
         }
@@ -173,7 +180,7 @@ fn while_a_node_knows_the_form_before_alone_no_other_is_written() {
     let lease = Duration::from_secs(3);
     let parts = NotificationParts { webhook: Some((webhook, config)), ..NotificationParts::default() };
     let node = World::node_with_parts("a", &store, log.clone(), &LocalBus::default(), lease, parts);
-    until("it leads", || node.engine.is_leader());
+    until("it leads", || node.engine.leads(Function::Push));
     node.users(&["ada", "ben"]);
     node.conversation(ConversationKind::Group, "room", &["ada", "ben"]);
     let say = |text| node.wait(node.engine.send(&Actor::App, message("ada", "room", text))).unwrap();

@@ -16,6 +16,7 @@ use std::{
 use tidings_domain::{
     bus::{Bus, MessageHandler},
     commit_log::{NodeDetails, NodeInfo},
+    function::Function,
     model::UserNo,
     store::Store,
 };
@@ -156,6 +157,7 @@ fn nodes_on(names: &[&'static str], bus_of: impl Fn(&str, &LocalBus) -> Arc<dyn 
             node: node_info,
             lease,
             may_lead: true,
+            balance_after: Duration::MAX,
             recent_bytes_max: 1 << 20,
             fingerprints: Default::default(),
         });
@@ -176,7 +178,7 @@ fn nodes_on(names: &[&'static str], bus_of: impl Fn(&str, &LocalBus) -> Arc<dyn 
             engines.iter().all(|(e, _)| e.cluster.as_ref().unwrap().nodes.all().len() == index + 1)
         });
     }
-    assert!(engines[0].0.is_leader());
+    assert!(engines[0].0.leads(Function::Presence));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let users = (1..=3).map(|id| UserUpsert { id: id.to_string(), ..UserUpsert::default() }).collect();
     runtime.block_on(engines[0].0.upsert_users(users)).unwrap();
@@ -260,14 +262,14 @@ fn the_leader_announces_and_stores_and_its_successor_continues() {
     nodes.stop(0);
     until("another one leads", || {
         nodes.engines.iter().for_each(|(engine, _)| look_around(engine));
-        (0..2).any(|node| nodes.engine(node).is_leader())
+        (0..2).any(|node| nodes.engine(node).leads(Function::Presence))
     });
     nodes.refuses.store(false, Ordering::SeqCst);
     let (by, reset) = nodes.told(&[("2", false), ("3", true)]);
     assert!(!by.contains_key("a") && by.len() == 1, "{by:?}");
     assert!(!reset, "the app keeps the states that it has");
     // A successor of the last leader sends again the states that the leader may not have sent.
-    let follower = (0..2).find(|node| !nodes.engine(*node).is_leader()).unwrap();
+    let follower = (0..2).find(|node| !nodes.engine(*node).leads(Function::Presence)).unwrap();
     nodes.stop(follower);
     nodes.stop(0);
     assert_eq!(nodes.taken.try_iter().count(), 0, "no state is sent again");

@@ -13,6 +13,7 @@ use tidings_domain::{
     store::{RowSpace, Term},
 };
 use tidings_protocol::http::*;
+use tidings_push::PushReports;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 use tidings_testkit::MemoryStore;
 
@@ -46,7 +47,9 @@ impl World {
     }
 
     fn acknowledge(&self, phone: DeviceNo, push: u64) {
-        self.engine.push.acknowledged(phone, vec![push]);
+        let mut reports = PushReports::default();
+        reports.add_acknowledged(phone, &[push]);
+        self.engine.push.report(reports);
         self.engine.push.settle().unwrap();
     }
 

@@ -5,6 +5,7 @@ use crate::provider_world::*;
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{
     model::Actor,
+    providers::{ProviderAnswer, Retry},
     store::{Proposal, Store},
 };
 use tidings_protocol::http::*;
@@ -163,4 +164,36 @@ async fn clearing_takes_the_notification_away_and_nothing_cleared_is_notified() 
     let (_, taken) = next(&world.fcm);
     assert_eq!((taken.removes, message_of(&taken)), (true, 2));
     world.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_waits_for_the_newer_notification_that_is_to_take_its_place() {
+    let (store, minute): (Arc<MemoryStore>, _) = (Arc::default(), Duration::from_secs(60));
+    let shared = || Setup { store: store.clone(), backoff: minute, ..Setup::default() };
+    let shown = world(shared()).with_room(&["ada", "ben"]).await;
+    shown.say("hello").await;
+    next(&shown.fcm);
+    shown.until_counted("accepted", 1).await;
+    shown.stop();
+
+    let away = world(Setup { is_away: true, ..shared() });
+    away.read("ben", 1).await;
+    assert!(next(&away.fcm).1.removes);
+    away.until_counted("retried", 1).await;
+    away.say("again").await;
+    assert!(!next(&away.fcm).1.removes);
+    away.until_counted("retried", 2).await;
+    away.stop();
+
+    // Both are tried in the first round, and the provider never takes the newer one.
+    let refused = ProviderAnswer::Refused { retry: Retry::Never, code: "no".into() };
+    let after = world(Setup { answers: vec![refused], ..shared() });
+    let (_, newer) = next(&after.fcm);
+    assert_eq!((message_of(&newer), newer.removes), (2, false));
+    after.until_counted("dead_refused", 1).await;
+    after.clock.advance(minute);
+    let (_, taken) = next(&after.fcm);
+    assert_eq!((message_of(&taken), taken.removes), (1, true));
+    after.until_counted("removed", 1).await;
+    after.stop();
 }

@@ -16,6 +16,7 @@ use tidings_domain::{
 };
 use tidings_popups::{EventCursor, Precondition, QuestionBody};
 use tidings_protocol::http::*;
+use tidings_push::PushReports;
 use tidings_testkit::MemoryStore;
 
 fn setup(store: &Arc<MemoryStore>, events_also: &[EventType]) -> Setup {
@@ -62,7 +63,9 @@ async fn something_happens(world: &World) -> u64 {
             json!({ "to": { "users": ["ben"] }, "type": "offer", "body": 1, "ttl_s": 3_600, "client_push_id": "p-1" }),
         )
         .await;
-    world.engine.push.acknowledged(phone, vec![push]);
+    let mut reports = PushReports::default();
+    reports.add_acknowledged(phone, &[push]);
+    world.engine.push.report(reports);
     world.engine.push.settle().unwrap();
     world.unbind("ben", phone);
     world.say("hello").await;

@@ -3,7 +3,7 @@
 use super::{
     PeerTransport,
     stream::{PeerStream, Received},
-    wire::{DownItem, PushMessage, UpItem, WireFrame},
+    wire::{DownItem, PushMessage, SET_DEVICES_MAX, UpItem, WireFrame, from_bytes, to_bytes},
 };
 use crate::{PushFrame, Register};
 use roaring::RoaringBitmap;
@@ -40,11 +40,11 @@ pub(crate) enum PeerEvent {
     },
     Written {
         push: u64,
-        devices: Vec<DeviceNo>,
+        devices: RoaringBitmap,
     },
     Acknowledged {
-        device: DeviceNo,
-        pushes: Vec<u64>,
+        push: u64,
+        devices: RoaringBitmap,
     },
     /// The sessions of this destination have ended, or will be registered anew.
     Disconnected(usize),
@@ -128,7 +128,7 @@ impl Peers {
                     downlink.received_at = now;
                     if downlink.stream.receive(header, now) == Received::Next {
                         let destination = self.first + at;
-                        events.extend(items.into_iter().filter_map(|item| downlink.take_item(item, destination)));
+                        items.into_iter().for_each(|item| downlink.take_item(item, destination, &mut events));
                     }
                 }
                 events
@@ -277,8 +277,8 @@ impl Downlink {
         Downlink { id, stream: PeerStream::new(now), received_at: now, registers, answers, high, normal }
     }
 
-    fn take_item(&mut self, item: UpItem, destination: usize) -> Option<PeerEvent> {
-        Some(match item {
+    fn take_item(&mut self, item: UpItem, destination: usize, events: &mut Vec<PeerEvent>) {
+        match item {
             UpItem::Register { session, user, device_id, device_kind, app_version, since } => {
                 self.registers.push(Register {
                     shard: destination,
@@ -290,12 +290,23 @@ impl Downlink {
                     since,
                     survives_failover: true,
                 });
-                return None;
             }
-            UpItem::SessionEnded { device, session } => PeerEvent::SessionEnded { destination, device, session },
-            UpItem::Written { push, devices } => PeerEvent::Written { push, devices },
-            UpItem::Acknowledged { device, pushes } => PeerEvent::Acknowledged { device, pushes },
-        })
+            UpItem::SessionEnded { device, session } => {
+                events.push(PeerEvent::SessionEnded { destination, device, session });
+            }
+            UpItem::Written { push, devices } => {
+                let devices = devices.iter().map(|device| device.0).collect();
+                events.push(PeerEvent::Written { push, devices });
+            }
+            UpItem::Acknowledged { device, pushes } => {
+                let devices = || [device.0].into_iter().collect();
+                events.extend(pushes.into_iter().map(|push| PeerEvent::Acknowledged { push, devices: devices() }));
+            }
+            UpItem::AcknowledgedBy { push, devices } => {
+                let devices = from_bytes(&devices).filter(|devices| devices.len() <= SET_DEVICES_MAX as u64);
+                events.extend(devices.map(|devices| PeerEvent::Acknowledged { push, devices }));
+            }
+        }
     }
 
     fn queued(&self) -> usize {
@@ -341,11 +352,8 @@ impl Packet {
                 self.bytes += 8 + 5 * sessions.len();
                 DownItem::Sessions { frame: self.frame(&frame), sessions, high }
             }
-            QueuedItem::Matching { frame, mut devices } => {
-                devices.optimize();
-                let mut bytes = Vec::with_capacity(devices.serialized_size());
-                // Writing to memory cannot fail.
-                let _ = devices.serialize_into(&mut bytes);
+            QueuedItem::Matching { frame, devices } => {
+                let bytes = to_bytes(devices);
                 self.bytes += 8 + bytes.len();
                 DownItem::Matching { frame: self.frame(&frame), devices: bytes, high }
             }
@@ -368,6 +376,9 @@ impl Packet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remote::wire::{Header, acknowledgement_items};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_answer_to_a_registration_precedes_the_sessions_pushes() {
@@ -385,7 +396,7 @@ mod tests {
             since: 0,
         };
         let Some(downlink) = &mut peers.peers[0].downlink else { panic!("disconnected") };
-        assert!(downlink.take_item(register(9), 1).is_none());
+        downlink.take_item(register(9), 1, &mut Vec::new());
         assert!(peers.take_registers().is_empty(), "there is no room for its backlog");
         let Some(downlink) = &mut peers.peers[0].downlink else { panic!("disconnected") };
         downlink.normal.pop_front();
@@ -423,5 +434,64 @@ mod tests {
         );
         peers.peers[5].downlink = Some(Downlink::new(1, Instant::now()));
         assert_eq!(peers.find_or_add("5"), None, "its place is taken");
+    }
+
+    /// Which device acknowledged which push, as the worker learns it from items.
+    fn learnt(items: Vec<UpItem>) -> BTreeSet<(u64, u32)> {
+        let (mut downlink, mut events) = (Downlink::new(7, Instant::now()), Vec::new());
+        for item in items {
+            let message = PushMessage::Up {
+                from: "b".into(),
+                stream: 7,
+                header: Header { number: 1, ack: 0 },
+                items: vec![item],
+            };
+            let Some(PushMessage::Up { items, .. }) = PushMessage::decode(&message.encode()) else {
+                panic!("no items")
+            };
+            items.into_iter().for_each(|item| downlink.take_item(item, 1, &mut events));
+        }
+        let mut learnt = BTreeSet::new();
+        for event in events {
+            let PeerEvent::Acknowledged { push, devices } = event else { panic!("no acknowledgement") };
+            learnt.extend(devices.iter().map(|device| (push, device)));
+        }
+        learnt
+    }
+
+    proptest! {
+        #[test]
+        fn acknowledgements_say_the_same_as_sets_and_device_by_device(
+            acknowledged in prop::collection::vec((1..4_u64, 0..40_u32), 0..120),
+        ) {
+            let reports = || acknowledged.iter().map(|(push, device)| (*push, DeviceNo(*device))).collect();
+            let expected: BTreeSet<_> = acknowledged.iter().copied().collect();
+            let former = acknowledgement_items(reports(), false);
+            let is_set = |item: &UpItem| matches!(item, UpItem::AcknowledgedBy { .. });
+            prop_assert!(!former.iter().any(is_set), "a node that does not know sets would not read them");
+            let sets = acknowledgement_items(reports(), true);
+            let is_many = (1..4).any(|push| expected.range((push, 0)..(push + 1, 0)).count() >= 8);
+            prop_assert_eq!(sets.iter().any(is_set), is_many);
+            prop_assert_eq!(learnt(former), expected.clone());
+            prop_assert_eq!(learnt(sets), expected);
+        }
+    }
+
+    #[test]
+    fn sets_of_a_million_devices_fit_into_packets() {
+        let reports = (0..1_000_000).map(|device| (1, DeviceNo(device * 99))).collect();
+        let items = acknowledgement_items(reports, true);
+        assert!(items.iter().all(|item| item.approximate_size() < 3 * PACKET_BYTES), "{}", items.len());
+        assert_eq!(learnt(items).len(), 1_000_000);
+    }
+
+    #[test]
+    fn a_set_that_no_node_makes_is_passed_over() {
+        let broken = UpItem::AcknowledgedBy { push: 1, devices: vec![1, 2, 3] };
+        let too_many = UpItem::AcknowledgedBy { push: 1, devices: to_bytes((0..=SET_DEVICES_MAX as u32).collect()) };
+        assert_eq!(
+            learnt(vec![broken, too_many, UpItem::Acknowledged { device: DeviceNo(4), pushes: vec![2] }]),
+            [(2, 4)].into()
+        );
     }
 }

@@ -1,7 +1,11 @@
 //! The messages between the push worker of the leader and the clients of other nodes. Postcard's form: the order of
 //! variants and fields is part of it, their names are not.
 
-use crate::PushFrame;
+use crate::{
+    PushFrame,
+    reports::{Report, by_push, devices_of},
+};
+use roaring::RoaringBitmap;
 use serde::{Deserialize, Serialize};
 use tidings_domain::push_store::DeviceNo;
 use tidings_protocol::error::{ErrorCode, Refusal};
@@ -51,6 +55,11 @@ pub(crate) enum UpItem {
     Acknowledged {
         device: DeviceNo,
         pushes: Vec<u64>,
+    },
+    /// Many devices have acknowledged the push: a serialized bitmap. Behind [`Gate::PushReportSets`](tidings_domain::gates::Gate::PushReportSets).
+    AcknowledgedBy {
+        push: u64,
+        devices: Vec<u8>,
     },
 }
 
@@ -115,13 +124,53 @@ impl UpItem {
             UpItem::SessionEnded { .. } => 16,
             UpItem::Written { devices, .. } => 16 + 5 * devices.len(),
             UpItem::Acknowledged { pushes, .. } => 16 + 8 * pushes.len(),
+            UpItem::AcknowledgedBy { devices, .. } => 16 + devices.len(),
         }
     }
 
     /// Whether the item holds in a stream to another leader, too: reports about pushes do, those about sessions do not.
     pub(crate) fn outlives_stream(&self) -> bool {
-        matches!(self, UpItem::Written { .. } | UpItem::Acknowledged { .. })
+        matches!(self, UpItem::Written { .. } | UpItem::Acknowledged { .. } | UpItem::AcknowledgedBy { .. })
     }
+}
+
+/// So many devices that have acknowledged a push are reported as a set, which takes two dozen bytes before its first device.
+const SET_DEVICES_MIN: usize = 8;
+/// More devices are several sets: a set is shorter than a packet.
+pub(crate) const SET_DEVICES_MAX: usize = 16 * 1024;
+
+/// Acknowledgements as items: of many devices as sets, if they may be, and the others device by device.
+pub(crate) fn acknowledgement_items(acknowledged: Vec<Report>, with_sets: bool) -> Vec<UpItem> {
+    let mut items = Vec::new();
+    let mut by_device = Vec::new();
+    by_push(acknowledged, |push, reports| {
+        if with_sets && reports.len() >= SET_DEVICES_MIN {
+            let set = |some| UpItem::AcknowledgedBy { push, devices: to_bytes(devices_of(some)) };
+            items.extend(reports.chunks(SET_DEVICES_MAX).map(set));
+        } else {
+            by_device.extend(reports.iter().map(|(push, device)| (*device, *push)));
+        }
+    });
+    by_device.sort_unstable();
+    for of_device in by_device.chunk_by(|one, next| one.0 == next.0) {
+        let pushes = of_device.iter().map(|(_, push)| *push).collect();
+        items.push(UpItem::Acknowledged { device: of_device[0].0, pushes });
+    }
+    items
+}
+
+/// A set of devices as it travels.
+pub(crate) fn to_bytes(mut devices: RoaringBitmap) -> Vec<u8> {
+    devices.optimize();
+    let mut bytes = Vec::with_capacity(devices.serialized_size());
+    // Writing to memory cannot fail.
+    let _ = devices.serialize_into(&mut bytes);
+    bytes
+}
+
+/// The devices of a set that has come; none, if it is no set.
+pub(crate) fn from_bytes(bytes: &[u8]) -> Option<RoaringBitmap> {
+    RoaringBitmap::deserialize_from(bytes).ok()
 }
 
 impl From<&PushFrame> for WireFrame {

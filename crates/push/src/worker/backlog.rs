@@ -3,6 +3,7 @@
 
 use super::{Worker, delivery_reports::DeliveryReport};
 use crate::PushFrame;
+use roaring::RoaringBitmap;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::{cmp::Reverse, sync::Arc};
@@ -38,12 +39,17 @@ struct PendingPush {
 }
 
 impl Worker {
-    /// A device has acknowledged a push; when that was the last of its batch, the next batch is due.
-    pub(super) fn backlog_acknowledged(&mut self, device: DeviceNo, push: u64) {
-        let Some(batch) = self.backlogs.get_mut(&device) else { return };
-        batch.unacked.retain(|unacked| *unacked != push);
-        if batch.unacked.is_empty() {
-            self.backlogs_due.insert(device);
+    /// Devices have acknowledged a push; of each for which that was the last of its batch, the next batch is due.
+    pub(super) fn backlogs_acknowledged(&mut self, devices: &RoaringBitmap, push: u64) {
+        if self.backlogs.is_empty() {
+            return;
+        }
+        for device in devices.iter().map(DeviceNo) {
+            let Some(batch) = self.backlogs.get_mut(&device) else { continue };
+            batch.unacked.retain(|unacked| *unacked != push);
+            if batch.unacked.is_empty() {
+                self.backlogs_due.insert(device);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::Worker;
 use crate::draft::Draft;
+use roaring::RoaringBitmap;
 use tidings_domain::{notification_counts::ChannelEvent, push_store::*, store::StoreResult};
 use tidings_protocol::http::Channel;
 
@@ -45,36 +46,39 @@ impl Worker {
     }
 
     /// The push was written to these devices' connections.
-    pub(super) fn written(&mut self, push: u64, devices: &[DeviceNo]) {
+    pub(super) fn written(&mut self, push: u64, devices: &RoaringBitmap) {
         if let Some(audience) = self.audiences.get_mut(&push) {
-            let new = devices.iter().filter(|device| audience.insert(AudienceSet::Delivered, **device)).count();
-            self.metrics.push_delivered.inc_by(new as u64);
-            self.count_notifications(ChannelEvent::Attempted, new as u64, None);
+            let new = audience.insert(AudienceSet::Delivered, devices);
+            self.metrics.push_delivered.inc_by(new);
+            self.count_notifications(ChannelEvent::Attempted, new, None);
             return;
         }
         let now = self.now();
         for device in devices {
             if self.has_room_for_report() {
-                self.reports.entry((*device, push)).or_default().delivered_at.get_or_insert(now);
+                self.reports.entry((DeviceNo(device), push)).or_default().delivered_at.get_or_insert(now);
             }
         }
     }
 
-    /// The device has acknowledged these pushes.
-    pub(super) fn acknowledged(&mut self, device: DeviceNo, pushes: &[u64]) {
-        let now = self.now();
-        for push in pushes {
-            if let Some(audience) = self.audiences.get_mut(push) {
-                let delivered = audience.insert(AudienceSet::Delivered, device);
-                let acknowledged = audience.insert(AudienceSet::Acknowledged, device);
-                self.metrics.push_delivered.inc_by(u64::from(delivered));
-                self.metrics.push_acknowledged.inc_by(u64::from(acknowledged));
-                self.count_notifications(ChannelEvent::Acknowledged, u64::from(acknowledged), None);
-            } else if self.has_room_for_report() {
-                self.reports.entry((device, *push)).or_default().end.get_or_insert((TargetState::Acknowledged, now));
+    /// These devices have acknowledged the push.
+    pub(super) fn acknowledged(&mut self, push: u64, devices: &RoaringBitmap) {
+        if let Some(audience) = self.audiences.get_mut(&push) {
+            let delivered = audience.insert(AudienceSet::Delivered, devices);
+            let acknowledged = audience.insert(AudienceSet::Acknowledged, devices);
+            self.metrics.push_delivered.inc_by(delivered);
+            self.metrics.push_acknowledged.inc_by(acknowledged);
+            self.count_notifications(ChannelEvent::Acknowledged, acknowledged, None);
+        } else {
+            let now = self.now();
+            for device in devices.iter().map(DeviceNo) {
+                if self.has_room_for_report() {
+                    let report = self.reports.entry((device, push)).or_default();
+                    report.end.get_or_insert((TargetState::Acknowledged, now));
+                }
             }
-            self.backlog_acknowledged(device, *push);
         }
+        self.backlogs_acknowledged(devices, push);
     }
 
     fn has_room_for_report(&self) -> bool {

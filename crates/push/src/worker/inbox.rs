@@ -1,7 +1,7 @@
 //! The worker's queues. Putting in never waits; each queue has a bound and an answer to being full.
 
 use super::Worker;
-use crate::{Register, prepared_push::PreparedPush, stopped};
+use crate::{PushReports, Register, prepared_push::PreparedPush, stopped};
 use parking_lot::{Condvar, Mutex};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -46,10 +46,7 @@ pub(crate) struct Queues {
     pub(crate) registers: Vec<Register>,
     /// Shard, session, and the session's device if it is known; bounded by the sessions, for each ends once.
     pub(crate) ended_sessions: Vec<(usize, u64, Option<DeviceNo>)>,
-    pub(crate) written: Vec<(u64, Vec<DeviceNo>)>,
-    pub(crate) acknowledged: Vec<(DeviceNo, Vec<u64>)>,
-    /// Devices and pushes in `written` and `acknowledged`.
-    reports: usize,
+    pub(crate) reports: PushReports,
     pub(crate) reports_dropped: u64,
     pub(crate) accepts: Vec<Accept>,
     accept_targets: usize,
@@ -69,11 +66,10 @@ impl Queues {
     }
 
     fn is_empty(&self, with_new: bool, with_reports: bool) -> bool {
-        let reports = self.written.is_empty() && self.acknowledged.is_empty();
         let new = self.registers.is_empty() && self.accepts.is_empty();
         let others =
             self.ended_sessions.is_empty() && self.peer_messages.is_empty() && self.asks.is_empty() && !self.stopping;
-        others && (new || !with_new) && (reports || !with_reports)
+        others && (new || !with_new) && (self.reports.is_empty() || !with_reports)
     }
 }
 
@@ -174,21 +170,10 @@ impl Inbox {
         });
     }
 
-    pub(crate) fn written(&self, push: u64, devices: Vec<DeviceNo>) {
-        self.put_report(devices.len(), |queues| queues.written.push((push, devices)));
-    }
-
-    pub(crate) fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
-        self.put_report(pushes.len(), |queues| queues.acknowledged.push((device, pushes)));
-    }
-
-    fn put_report(&self, count: usize, put: impl FnOnce(&mut Queues)) {
-        self.put(|queues| match queues.reports + count {
-            reports if reports <= REPORTS_MAX => {
-                queues.reports = reports;
-                put(queues);
-            }
-            _ => queues.reports_dropped += count as u64,
+    pub(crate) fn report(&self, reports: PushReports) {
+        self.put(|queues| match queues.reports.len() + reports.len() {
+            ..=REPORTS_MAX => queues.reports.append(reports),
+            _ => queues.reports_dropped += reports.len() as u64,
         });
     }
 
@@ -265,9 +250,7 @@ impl Inbox {
         let (stopping, following) = (queues.stopping, queues.following);
         let mut taken = std::mem::take(&mut *queues);
         if !with_reports {
-            (queues.written, queues.acknowledged) =
-                (std::mem::take(&mut taken.written), std::mem::take(&mut taken.acknowledged));
-            queues.reports = taken.reports;
+            queues.reports = std::mem::take(&mut taken.reports);
         }
         (queues.stopping, queues.following) = (stopping, following);
         taken.stopping = stopping;
@@ -279,7 +262,7 @@ impl Inbox {
         [
             ("push_registers", queues.registers.len(), REGISTERS_MAX),
             ("push_accepts", queues.accepts.len(), ACCEPTS_MAX),
-            ("push_notes", queues.reports, REPORTS_MAX),
+            ("push_notes", queues.reports.len(), REPORTS_MAX),
         ]
     }
 }

@@ -90,3 +90,35 @@ fn damage_before_a_refused_batch_is_not_cut() {
     assert!(error.contains("at byte 0 and 1 whole batches follow"), "{error}");
     assert_eq!(read_written(&journal).unwrap(), written);
 }
+
+#[test]
+fn what_was_written_is_read_whatever_holes_lie_in_it_and_behind_it() {
+    use std::os::unix::fs::FileExt;
+    const MIB: usize = 1 << 20;
+    let scratch = tempfile::tempdir().unwrap();
+    let journal = scratch.path().join("0.jnl");
+    let written = |parts: &[(usize, usize)], length: usize| {
+        let file = File::create(&journal).unwrap();
+        file.set_len(length as u64).unwrap();
+        for (from, to) in parts {
+            file.write_all_at(&vec![7; to - from], *from as u64).unwrap();
+        }
+        let mut expected = vec![0; parts.last().map_or(0, |(_, to)| *to)];
+        parts.iter().for_each(|(from, to)| expected[*from..*to].fill(7));
+        assert!(read_written(&journal).unwrap() == expected, "{parts:?} of {length}");
+    };
+    for length in [9 * MIB, 9 * MIB + 1] {
+        written(&[], length);
+        written(&[(0, 1)], length);
+        written(&[(0, 64 * 1024)], length);
+        written(&[(0, 3 * MIB + 5)], length);
+        written(&[(0, 10), (5 * MIB - 1, 5 * MIB + 1)], length);
+        written(&[(0, 10), (2 * MIB, 3 * MIB), (length - 1, length)], length);
+    }
+    written(&[], 0);
+    // Zeros that were written are no hole.
+    let file = File::create(&journal).unwrap();
+    file.write_all_at(&vec![0; 3 * MIB], 0).unwrap();
+    file.write_all_at(&[7], 5).unwrap();
+    assert_eq!(read_written(&journal).unwrap(), [0, 0, 0, 0, 0, 7]);
+}

@@ -7,6 +7,7 @@ use super::{
     load::membership,
     missed_statement::MISSED,
     read::{entry_at, rows_max, user_at},
+    read_place::Read,
 };
 use crate::rows::{decode_conversation, kind_byte, kind_of};
 use std::{cmp::Reverse, collections::HashMap};
@@ -87,7 +88,11 @@ impl PostgresStore {
             ConversationFilter::Direct => (kind(ConversationKind::Direct), kind(ConversationKind::Direct)),
             ConversationFilter::NonDirect => (kind(ConversationKind::Group), i16::MAX),
         };
-        let rows = self.query(CONVERSATION_STATES, &[&bigint(user.0), &first, &last, &rows_max(limit)])?;
+        let rows = self.read(
+            Read::ConversationStates,
+            CONVERSATION_STATES,
+            &[&bigint(user.0), &first, &last, &rows_max(limit)],
+        )?;
         let state = |row: &Row| {
             Ok(ConversationState {
                 conversation: ConversationNo(number(row, 0)),
@@ -102,7 +107,7 @@ impl PostgresStore {
     pub(super) fn read_heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
         let mut heads = vec![Head { first_seq: 1, ..Head::default() }; conversations.len()];
         if !conversations.is_empty() {
-            let rows = self.query(HEADS, &[&column(conversations.iter().map(|no| no.0))])?;
+            let rows = self.read(Read::Heads, HEADS, &[&column(conversations.iter().map(|no| no.0))])?;
             rows.iter().for_each(|row| heads[index(row)] = head(row, 1));
         }
         Ok(heads)
@@ -112,7 +117,7 @@ impl PostgresStore {
         if conversations.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = self.query(CARDS, &[&column(conversations.iter().map(|no| no.0))])?;
+        let rows = self.read(Read::Conversations, CARDS, &[&column(conversations.iter().map(|no| no.0))])?;
         let card = |row: &Row| {
             let no = ConversationNo(number(row, 0));
             Ok((no, decode_conversation(no, row.get(1))?))
@@ -125,7 +130,7 @@ impl PostgresStore {
         let mut found = vec![None; users.len()];
         if !users.is_empty() {
             let settings: Vec<Vec<u8>> = users.iter().map(|no| settings_key(*no)).collect();
-            for row in &self.query(USERS, &[&column(users.iter().map(|no| no.0)), &settings])? {
+            for row in &self.read(Read::Users, USERS, &[&column(users.iter().map(|no| no.0)), &settings])? {
                 found[index(row)] = Some(user_at(users[index(row)], row, 1)?);
             }
         }
@@ -140,7 +145,7 @@ impl PostgresStore {
         let mut found = vec![None; conversations.len()];
         if !conversations.is_empty() {
             let asked = column(conversations.iter().map(|no| no.0));
-            for row in &self.query(MEMBERSHIPS, &[&bigint(user.0), &asked])? {
+            for row in &self.read(Read::Memberships, MEMBERSHIPS, &[&bigint(user.0), &asked])? {
                 found[index(row)] = Some(membership(row, 1)?);
             }
         }
@@ -151,7 +156,7 @@ impl PostgresStore {
         let mut positions = vec![None; entries.len()];
         if !entries.is_empty() {
             let (of, seqs) = (column(entries.iter().map(|(no, _)| no.0)), column(entries.iter().map(|(_, seq)| *seq)));
-            let rows = self.query(POSITIONS, &[&of, &seqs])?;
+            let rows = self.read(Read::Positions, POSITIONS, &[&of, &seqs])?;
             rows.iter().for_each(|row| positions[index(row)] = Some(number(row, 1)));
         }
         Ok(positions)
@@ -166,7 +171,7 @@ impl PostgresStore {
             let of = column(requests.iter().map(|(conversation, ..)| conversation.0));
             let authors: Vec<i64> = requests.iter().map(|(of, author, _)| kept_by(*of, *author)).collect();
             let ids: Vec<&str> = requests.iter().map(|(.., id)| *id).collect();
-            let rows = self.query(STORED_REQUESTS, &[&of, &authors, &ids])?;
+            let rows = self.read(Read::StoredSeqs, STORED_REQUESTS, &[&of, &authors, &ids])?;
             rows.iter().for_each(|row| stored[index(row)] = Some(number(row, 1)));
         }
         Ok(stored)
@@ -178,7 +183,7 @@ impl PostgresStore {
             let of = column(asked.iter().map(|ask| ask.conversation.0));
             let (from, to) = (column(asked.iter().map(|ask| ask.from_seq)), column(asked.iter().map(|ask| ask.to_seq)));
             let limits: Vec<_> = asked.iter().map(|ask| rows_max(ask.limit)).collect();
-            for row in self.query(PAGES, &[&of, &from, &to, &limits, &rows_max(bytes_max)])? {
+            for row in self.read(Read::Pages, PAGES, &[&of, &from, &to, &limits, &rows_max(bytes_max)])? {
                 pages[index(&row)].push(entry_at(&row, 1)?);
             }
         }
@@ -232,7 +237,7 @@ impl PostgresStore {
         let after = column(asked.iter().map(|(tail, ..)| tails[*tail].after));
         let until = column(asked.iter().map(|(tail, ..)| tails[*tail].until));
         let limits = (rows_max(entries_max), rows_max(bytes_max));
-        let rows = self.query(MISSED, &[&of, &from, &to, &after, &until, &limits.0, &limits.1])?;
+        let rows = self.read(Read::Missed, MISSED, &[&of, &from, &to, &after, &until, &limits.0, &limits.1])?;
         let mut ranges = vec![(0, 1, 0); asked.len()];
         let mut entries = Vec::new();
         for row in &rows {

@@ -1,6 +1,6 @@
 //! Rows whose keys and values a part of the server encodes itself.
 
-use super::{PostgresStore, connection::number};
+use super::{PostgresStore, connection::number, read_place::Read};
 use crate::{
     byte_rows::check_lengths,
     push::{decode_push_row, push_key, push_value},
@@ -25,7 +25,8 @@ macro_rules! table {
     ($table:literal) => {
         Table {
             write: concat!(
-                "WITH fence AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint AND boot_id = $4::bigint FOR SHARE), ",
+                "WITH fence AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint AND boot_id = $4::bigint ",
+                "AND (function = $5 OR NOT is_split) FOR SHARE), ",
                 "change AS MATERIALIZED ",
                 "(SELECT c.* FROM fence, unnest($1::bytea[], $2::bytea[]) AS c (key, value)), ",
                 "gone AS (DELETE FROM ",
@@ -61,8 +62,8 @@ impl PostgresStore {
             return Ok(());
         }
         let (keys, values): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-        self.write_in_term(term, |number, leader| {
-            Ok(!self.write_statement(table.write, &[&keys, &values, &number, &leader])?.is_empty())
+        self.write_in_term(term, |number, leader, function| {
+            Ok(!self.write_statement(table.write, &[&keys, &values, &number, &leader, &function])?.is_empty())
         })
     }
 
@@ -76,7 +77,7 @@ impl PostgresStore {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = self.query(table.rows_of, &[&keys])?;
+        let rows = self.read(Read::RowsByKey, table.rows_of, &[&keys])?;
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
             found.insert(row.get::<_, &[u8]>(0), value(row.get(1))?);
@@ -86,7 +87,7 @@ impl PostgresStore {
 
     fn range_of(&self, table: &Table, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<Row>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.query(table.rows, &[&from, &to, &limit])
+        self.read(Read::RowRange, table.rows, &[&from, &to, &limit])
     }
 }
 
@@ -106,7 +107,7 @@ impl RowStore for PostgresStore {
     }
 
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        Ok(self.query(Table::of(space).row, &[&key])?.first().map(|row| row.get(0)))
+        Ok(self.read(Read::RowsByKey, Table::of(space).row, &[&key])?.first().map(|row| row.get(0)))
     }
 
     fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
@@ -121,7 +122,7 @@ impl RowStore for PostgresStore {
     fn first_keys(&self, space: RowSpace, ranges: &[(Vec<u8>, Vec<u8>)]) -> StoreResult<Vec<Option<Vec<u8>>>> {
         let (low, high): (Vec<&[u8]>, Vec<&[u8]>) = ranges.iter().map(|(low, high)| (&low[..], &high[..])).unzip();
         let mut first = vec![None; ranges.len()];
-        for row in self.query(Table::of(space).first_keys, &[&low, &high])? {
+        for row in self.read(Read::RowRanges, Table::of(space).first_keys, &[&low, &high])? {
             if let Some(place) = first.get_mut(number(&row, 0) as usize - 1) {
                 *place = Some(row.get(1));
             }
@@ -143,7 +144,7 @@ impl PushStore for PostgresStore {
     }
 
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
-        let rows = self.query(PUSH.row, &[&push_key(key)])?;
+        let rows = self.read(Read::RowsByKey, PUSH.row, &[&push_key(key)])?;
         rows.first().map(|row| decode_push_row(row.get(0))).transpose()
     }
 

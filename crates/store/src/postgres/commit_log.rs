@@ -5,6 +5,7 @@ use super::{
     clock::now_ms,
     connection::{bigint, number},
     node_settings::FORGET,
+    read_place::Read,
 };
 use crate::{
     epoch::fresh_epoch,
@@ -13,6 +14,8 @@ use crate::{
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 use tidings_domain::{
     commit_log::*,
+    function::Function,
+    gates::Gate,
     installation::InstallationId,
     model::*,
     node_settings::{KnownSettings, NodeSettings},
@@ -29,14 +32,31 @@ const BEAT: &str = "INSERT INTO nodes (name, boot_id, card, lease_until) \
      VALUES ($1, $2, $3, now() + $4 * interval '1 millisecond') ON CONFLICT (name) DO UPDATE \
      SET boot_id = excluded.boot_id, card = excluded.card, lease_until = excluded.lease_until \
      WHERE nodes.boot_id = excluded.boot_id OR $5 RETURNING 1";
-/// Takes or renews the lead. The number of a new term is the time in milliseconds, unless the term before had a higher one:
-/// a database that has gone back does not give out the terms that it lost once more.
+/// Renews the leases by which a node leads, and takes those of the functions $3 that have ended. While one row stands for all
+/// functions, whoever may take any takes it. The number of a new term is the time in milliseconds, unless the term before had a
+/// higher one: a database that has gone back does not give out the terms that it lost once more.
 const LEAD: &str = concat!(
     "UPDATE leader SET term = CASE WHEN boot_id = $1 THEN term ELSE greatest(term + 1, ",
     now_ms!(),
-    ") END, boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' WHERE $3 AND (boot_id = $1 OR lease_until < now())"
+    ") END, boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' \
+     WHERE boot_id = $1 \
+     OR lease_until < now() AND (function = ANY ($3::text[]) OR NOT is_split AND cardinality($3::text[]) > 0)"
 );
-const LEADER: &str = "SELECT boot_id, term FROM leader WHERE lease_until >= now() AND boot_id <> 0";
+const LEADERS: &str = "SELECT function, is_split, boot_id, term, lease_until >= now() AND boot_id <> 0 FROM leader";
+/// Gives each function a lease of its own, which the leader holds as it does the one for all. A write that began before and
+/// waits for the row is refused then, and finds its function's row at the next attempt.
+const SPLIT: &str = "WITH all_in_one AS (UPDATE leader SET is_split = true \
+     WHERE NOT is_split AND boot_id = $1 AND EXISTS (SELECT FROM gates WHERE name = $2) RETURNING boot_id, lease_until, term) \
+     INSERT INTO leader (function, boot_id, lease_until, term, is_split) \
+     SELECT f, boot_id, lease_until, term, true FROM all_in_one, unnest($3::text[]) f";
+/// A node without a lease cannot take over: its lease as the leader would only delay others.
+const HAND_OVER: &str = concat!(
+    "UPDATE leader SET term = greatest(term + 1, ",
+    now_ms!(),
+    "), boot_id = $2, lease_until = now() + $3 * interval '1 millisecond' \
+     WHERE function = $4 AND is_split AND boot_id = $1 \
+     AND EXISTS (SELECT FROM nodes WHERE boot_id = $2 AND lease_until >= now()) RETURNING 1"
+);
 const NODES: &str = "SELECT card, name, boot_id FROM nodes WHERE lease_until >= now() ORDER BY name";
 const GATES: &str = "SELECT name FROM gates ORDER BY name";
 /// Opens the gates $1, if only the nodes $2 live. With the first one, programs that do not know gates cannot go on.
@@ -76,8 +96,34 @@ pub(super) fn boot(id: u64) -> i64 {
     id as i64
 }
 
-impl CommitLog for PostgresStore {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
+fn names(functions: &[Function]) -> Vec<&'static str> {
+    functions.iter().map(|function| function.name()).collect()
+}
+
+impl PostgresStore {
+    /// The leaders whose leases run, of these rows of `LEADERS`, and whether each function has a row. Functions that this program
+    /// does not know are passed over.
+    fn leaders(&self, own_boot_id: i64, rows: &[Row]) -> (Vec<Leader>, bool) {
+        let is_split = rows.first().is_some_and(|row| row.get(1));
+        let mut leaders = Vec::with_capacity(Function::COUNT);
+        for function in Function::ALL {
+            let row = rows.iter().find(|row| !is_split || row.get::<_, &str>(0) == function.name());
+            let Some(row) = row.filter(|row| row.get(4)) else { continue };
+            let leader: i64 = row.get(2);
+            let term = Term { function, number: number(row, 3) };
+            let term = self.terms.on_heartbeat(own_boot_id, leader, term, is_split);
+            leaders.push(Leader { boot_id: leader as u64, term });
+        }
+        (leaders, is_split)
+    }
+
+    /// The records after a position; the reads are those of the entries and of the changes.
+    pub(super) fn log_page(
+        &self,
+        [entries, changes]: [Read; 2],
+        after: Position,
+        limit: usize,
+    ) -> StoreResult<LogPage> {
         // Read first: positions become visible in order, so the next statements see at least all entries and changes up to
         // this one.
         let newest = self.fetch_position()?;
@@ -86,8 +132,8 @@ impl CommitLog for PostgresStore {
         }
         let rows_max = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
         let (from, to) = (bigint(after), bigint(newest));
-        let entries = self.query(ENTRIES, &[&from, &to, &rows_max])?;
-        let changes = self.query(CHANGES, &[&from, &to, &rows_max])?;
+        let entries = self.read(entries, ENTRIES, &[&from, &to, &rows_max])?;
+        let changes = self.read(changes, CHANGES, &[&from, &to, &rows_max])?;
         // Read last, so that it shows changes that were removed while the others were read.
         let pruned = self.query("SELECT changes_pruned FROM history", &[])?.first().map_or(0, |row| number(row, 0));
         if after < pruned {
@@ -116,6 +162,12 @@ impl CommitLog for PostgresStore {
         }
         let records = records.into_values().filter(|record| record.position <= through).collect();
         Ok(LogPage { span: PositionRange { after, through }, records })
+    }
+}
+
+impl CommitLog for PostgresStore {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
+        self.log_page([Read::FollowedEntries, Read::FollowedChanges], after, limit)
     }
 
     fn newest_position(&self) -> StoreResult<Position> {
@@ -150,7 +202,7 @@ impl CommitLog for PostgresStore {
         &self,
         me: &NodeInfo,
         lease_ms: u64,
-        may_lead: bool,
+        takes: &[Function],
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError> {
         let (id, lease) = (boot(me.boot_id), lease_ms as f64);
@@ -158,18 +210,30 @@ impl CommitLog for PostgresStore {
         if taken.is_empty() {
             return Err(HeartbeatError::Displaced);
         }
-        self.query(LEAD, &[&id, &lease, &may_lead])?;
-        let leads = self.query(LEADER, &[])?.first().map(|row| (row.get::<_, i64>(0) as u64, Term(number(row, 1))));
-        let (leader, term) = leads.map_or_else(Default::default, |(leader, term)| (Some(leader), term));
-        let term = self.terms.on_heartbeat(id, leader.map(boot), term);
+        self.query(LEAD, &[&id, &lease, &names(takes)])?;
+        let mut leases = self.query(LEADERS, &[])?;
+        let open_gates: Vec<String> = self.query(GATES, &[])?.iter().map(|row| row.get(0)).collect();
+        if let [all_in_one] = &leases[..]
+            && all_in_one.get::<_, i64>(2) == id
+            && open_gates.iter().any(|gate| gate == Gate::FunctionLeases.name())
+        {
+            let added: Vec<&str> = names(&Function::ALL[1..]);
+            self.query(SPLIT, &[&id, &Gate::FunctionLeases.name(), &added])?;
+            leases = self.query(LEADERS, &[])?;
+        }
+        let (leaders, is_split) = self.leaders(id, &leases);
         let node = |row: &Row| {
             let (name, boot_id) = (row.get(1), row.get::<_, i64>(2) as u64);
             // A later version may describe itself in another form: it is a node all the same.
             decode_node(row.get(0)).unwrap_or_else(|_| NodeInfo { name, boot_id, ..NodeInfo::default() })
         };
         let nodes = self.query(NODES, &[])?.iter().map(node).collect();
-        let open_gates = self.query(GATES, &[])?.iter().map(|row| row.get(0)).collect();
-        Ok(ClusterView { nodes, leader, term, open_gates })
+        Ok(ClusterView { nodes, leaders, is_split, open_gates })
+    }
+
+    fn hand_over(&self, function: Function, from: u64, to: u64, lease_ms: u64) -> StoreResult<bool> {
+        let (from, to, lease) = (boot(from), boot(to), lease_ms as f64);
+        Ok(!self.write_statement(HAND_OVER, &[&from, &to, &lease, &function.name()])?.is_empty())
     }
 
     fn open_gates(&self, gates: &[&'static str], known_by: &[u64]) -> StoreResult<()> {

@@ -12,6 +12,7 @@ use super::{
 use parking_lot::Mutex;
 use tidings_domain::{
     commit_log::{LeaderSign, LifeSigns},
+    function::Function,
     store::StoreResult,
 };
 
@@ -55,14 +56,14 @@ const LOOK: &str = concat!(
     sign_is_set!("l.boot_id", ""),
     ", (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, ",
     sign_is_set!("$1", " AND s.pid = pg_backend_pid()"),
-    " FROM leader l"
+    ", l.function FROM leader l"
 );
 const SET: &str = "SELECT pg_try_advisory_lock($1)";
 /// As `LEAD` takes the lead. The server must be the one that was looked at.
 const SUCCEED: &str = concat!(
     "UPDATE leader SET term = greatest(term + 1, ",
     now_ms!(),
-    "), boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' WHERE boot_id = $3::bigint AND ",
+    "), boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' WHERE function = $6 AND boot_id = $3::bigint AND ",
     renewal!(),
     " = $4::bigint AND (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $5::bigint AND NOT ",
     sign_is_set!("$3", ""),
@@ -90,14 +91,20 @@ impl PostgresStore {
             }
             let own = is_own(&look).then_some(*times_set);
             *connection = Some(session);
-            let row = look.first().ok_or_else(|| Failure::Incompatible("the leader's row is missing".into()))?;
-            let leader = LeaderSign {
-                boot_id: row.get::<_, i64>(0) as u64,
-                renewal: number(row, 1),
-                is_set: row.get(2),
-                server: number(row, 3),
+            let leader = |row: &tokio_postgres::Row| {
+                Some(LeaderSign {
+                    function: Function::of_name(row.get(5))?,
+                    boot_id: row.get::<_, i64>(0) as u64,
+                    renewal: number(row, 1),
+                    is_set: row.get(2),
+                    server: number(row, 3),
+                })
             };
-            Ok(LifeSigns { own, leader })
+            let leaders: Vec<LeaderSign> = look.iter().filter_map(leader).collect();
+            if leaders.is_empty() {
+                return Err(Failure::Incompatible("the leader's row is missing".into()));
+            }
+            Ok(LifeSigns { own, leaders })
         });
         looked.map_err(|failure: Failure| failure.into())
     }
@@ -105,7 +112,7 @@ impl PostgresStore {
     pub(super) fn succeed_leader(&self, boot_id: u64, lease_ms: u64, lost: LeaderSign) -> StoreResult<bool> {
         let (id, lease) = (boot(boot_id), lease_ms as f64);
         let params: super::Params<'_> =
-            &[&id, &lease, &boot(lost.boot_id), &(lost.renewal as i64), &(lost.server as i64)];
+            &[&id, &lease, &boot(lost.boot_id), &(lost.renewal as i64), &(lost.server as i64), &lost.function.name()];
         Ok(!self.write_statement(SUCCEED, params)?.is_empty())
     }
 }

@@ -9,6 +9,8 @@ pub struct PostgresOptions {
     /// `postgres://user:password@host:port/database`; several hosts, separated by commas, are tried in turn.
     /// Never printed.
     pub url: String,
+    /// Standbys of the database, each by a url with one host. Empty: all reads go to the primary. Never printed.
+    pub read_urls: Vec<String>,
     /// The certificate authority that signs the database's certificate, where the url says `sslmode=require`. Unset: the
     /// authorities that the system trusts.
     pub tls_ca_file: Option<PathBuf>,
@@ -38,6 +40,7 @@ impl PostgresOptions {
     pub fn new(url: impl Into<String>) -> Self {
         PostgresOptions {
             url: url.into(),
+            read_urls: Vec::new(),
             tls_ca_file: None,
             outbox: false,
             connections: 16,

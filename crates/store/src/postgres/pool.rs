@@ -2,12 +2,14 @@
 //! then refused.
 
 use super::{
+    Params,
     connection::{Connection, Connector, Purpose},
     failure::Failure,
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::{sync::Arc, time::Duration};
 use tidings_domain::store::{StoreError, StoreResult};
+use tokio_postgres::Row;
 
 pub(crate) struct Pool {
     connector: Arc<Connector>,
@@ -26,6 +28,27 @@ impl Pool {
             let _ = released.try_send(None);
         }
         Pool { connector, free, released, acquire_timeout }
+    }
+
+    pub(crate) fn connector(&self) -> &Arc<Connector> {
+        &self.connector
+    }
+
+    /// Executes a statement. A connection that broke while it was idle is replaced once.
+    pub(crate) fn query(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
+        self.connector.check_liveness()?;
+        let mut reader = self.acquire()?;
+        let mut attempt = || {
+            let result = self.connector.block_on(async { reader.connection().await?.query(sql, params).await });
+            if result.as_ref().is_err_and(Failure::breaks_connection) {
+                reader.discard();
+            }
+            result
+        };
+        match attempt() {
+            Err(Failure::Disconnected(_)) => Ok(attempt()?),
+            result => Ok(result?),
+        }
     }
 
     /// Takes a slot.

@@ -6,12 +6,13 @@ use super::{
     failure::Failure,
     load::membership,
     notification_tables::Statements,
+    read_place::Read,
 };
 use crate::rows::{NotificationRow, decode, decode_content, decode_conversation, decode_user, kind_byte, kind_of};
 use std::sync::atomic::Ordering;
 use tidings_domain::{
     chat_rows::{UserSettings, settings_key},
-    commit_log::{CommitLog, LogPage},
+    commit_log::LogPage,
     model::*,
     store::*,
     stored_id::StoredId,
@@ -49,8 +50,8 @@ const ENTRY_AT: &str = "SELECT at FROM entries WHERE conversation = $1 AND seq =
 
 impl PostgresStore {
     /// The first column of the first row.
-    fn first_number(&self, sql: &'static str, params: super::Params<'_>) -> StoreResult<Option<u64>> {
-        Ok(self.query(sql, params)?.first().map(|row| number(row, 0)))
+    fn first_number(&self, read: Read, sql: &'static str, params: super::Params<'_>) -> StoreResult<Option<u64>> {
+        Ok(self.read(read, sql, params)?.first().map(|row| number(row, 0)))
     }
 }
 
@@ -79,11 +80,11 @@ impl Store for PostgresStore {
     }
 
     fn log_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
-        self.committed_after(after, limit)
+        self.log_page([Read::FeedEntries, Read::FeedChanges], after, limit)
     }
 
     fn log_start(&self) -> StoreResult<Option<Position>> {
-        Ok(self.query("SELECT changes_pruned FROM history", &[])?.first().map(|row| number(row, 0)))
+        Ok(self.read(Read::LogStart, "SELECT changes_pruned FROM history", &[])?.first().map(|row| number(row, 0)))
     }
 
     fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
@@ -100,13 +101,13 @@ impl Store for PostgresStore {
     }
 
     fn last_numbers(&self) -> StoreResult<LastNumbers> {
-        let rows = self.query("SELECT users, conversations FROM counters", &[])?;
+        let rows = self.read(Read::LastNumbers, "SELECT users, conversations FROM counters", &[])?;
         let numbers = rows.first().map(|row| LastNumbers { users: number(row, 0), conversations: number(row, 1) });
         Ok(numbers.unwrap_or_default())
     }
 
     fn find_user(&self, id: StoredId<'_>) -> StoreResult<Option<UserNo>> {
-        Ok(self.first_number("SELECT no FROM users WHERE id = $1", &[&id.as_str()])?.map(UserNo))
+        Ok(self.first_number(Read::UserNumber, "SELECT no FROM users WHERE id = $1", &[&id.as_str()])?.map(UserNo))
     }
 
     fn find_ids(
@@ -127,32 +128,34 @@ impl Store for PostgresStore {
         // Behind every id with the prefix: no id is as long as this.
         let end =
             format!("{prefix}{}", char::MAX.to_string().repeat(CONVERSATION_ID_BYTES_MAX / char::MAX.len_utf8() + 1));
-        let rows = self.query(sql, &[&prefix, &after, &end.as_str(), &rows_max(limit)])?;
+        let rows = self.read(Read::Ids, sql, &[&prefix, &after, &end.as_str(), &rows_max(limit)])?;
         Ok(rows.iter().map(|row| (row.get(0), number(row, 1))).collect())
     }
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         let sql =
             "SELECT u.card, u.revoked_at, s.value FROM users u LEFT JOIN chat_rows s ON s.key = $2 WHERE u.no = $1";
-        let rows = self.query(sql, &[&bigint(no.0), &settings_key(no)])?;
+        let rows = self.read(Read::User, sql, &[&bigint(no.0), &settings_key(no)])?;
         rows.first().map(|row| user_at(no, row, 0)).transpose()
     }
 
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
-        self.first_number("SELECT at FROM last_seen WHERE user_no = $1", &[&bigint(no.0)])
+        self.first_number(Read::LastSeen, "SELECT at FROM last_seen WHERE user_no = $1", &[&bigint(no.0)])
     }
 
     fn find_conversation(&self, id: StoredId<'_>) -> StoreResult<Option<ConversationNo>> {
-        Ok(self.first_number("SELECT no FROM conversations WHERE id = $1", &[&id.as_str()])?.map(ConversationNo))
+        Ok(self
+            .first_number(Read::ConversationNumber, "SELECT no FROM conversations WHERE id = $1", &[&id.as_str()])?
+            .map(ConversationNo))
     }
 
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
-        let rows = self.query("SELECT card FROM conversations WHERE no = $1", &[&bigint(no.0)])?;
+        let rows = self.read(Read::Conversation, "SELECT card FROM conversations WHERE no = $1", &[&bigint(no.0)])?;
         rows.first().map(|row| decode_conversation(no, row.get(0))).transpose()
     }
 
     fn head(&self, no: ConversationNo) -> StoreResult<Head> {
-        let rows = self.query(HEAD, &[&bigint(no.0)])?;
+        let rows = self.read(Read::Head, HEAD, &[&bigint(no.0)])?;
         let Some(row) = rows.first() else { return Ok(Head { first_seq: 1, ..Head::default() }) };
         let [last_seq, last_at, last_position, first_seq] = [0, 1, 2, 3].map(|column| number(row, column));
         Ok(Head { last_seq, last_at, last_position, first_seq })
@@ -161,7 +164,7 @@ impl Store for PostgresStore {
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
         let sql = "SELECT role, joined_at, joined_seq, read_seq, muted_until FROM members \
                    WHERE conversation = $1 AND user_no = $2";
-        let rows = self.query(sql, &[&bigint(conversation.0), &bigint(user.0)])?;
+        let rows = self.read(Read::Membership, sql, &[&bigint(conversation.0), &bigint(user.0)])?;
         rows.first().map(|row| membership(row, 0)).transpose()
     }
 
@@ -174,7 +177,7 @@ impl Store for PostgresStore {
         let sql = "SELECT user_no, role, joined_at, joined_seq, read_seq, muted_until FROM members \
                    WHERE conversation = $1 AND user_no > $2 ORDER BY user_no LIMIT $3";
         let after = after.map_or(-1, |user| bigint(user.0));
-        let rows = self.query(sql, &[&bigint(conversation.0), &after, &rows_max(limit)])?;
+        let rows = self.read(Read::Members, sql, &[&bigint(conversation.0), &after, &rows_max(limit)])?;
         rows.iter().map(|row| Ok((UserNo(number(row, 0)), membership(row, 1)?))).collect()
     }
 
@@ -182,7 +185,8 @@ impl Store for PostgresStore {
         let first = if direct { ConversationKind::Direct } else { ConversationKind::Group };
         let sql = "SELECT conversation, kind FROM places WHERE user_no = $1 AND kind >= $2 \
                    ORDER BY kind, conversation LIMIT $3";
-        let rows = self.query(sql, &[&bigint(user.0), &i16::from(kind_byte(first)), &rows_max(limit)])?;
+        let rows =
+            self.read(Read::ConversationsOf, sql, &[&bigint(user.0), &i16::from(kind_byte(first)), &rows_max(limit)])?;
         let user_conversation = |row: &Row| UserConversation {
             conversation: ConversationNo(number(row, 0)),
             kind: kind_of(row.get::<_, i16>(1) as u8),
@@ -199,8 +203,9 @@ impl Store for PostgresStore {
         from: End,
     ) -> StoreResult<Vec<StoredEntry>> {
         let sql = if from == End::Oldest { FROM_OLDEST } else { FROM_NEWEST };
+        let read = if limit == 1 { Read::Entry } else { Read::Entries };
         let (from_seq, to_seq) = (bigint(from_seq), bigint(to_seq));
-        let rows = self.query(sql, &[&bigint(conversation.0), &from_seq, &to_seq, &rows_max(limit)])?;
+        let rows = self.read(read, sql, &[&bigint(conversation.0), &from_seq, &to_seq, &rows_max(limit)])?;
         match from {
             End::Oldest => rows.iter().map(entry).collect(),
             End::Newest => rows.iter().rev().map(entry).collect(),
@@ -254,7 +259,7 @@ impl Store for PostgresStore {
         let (mut low, mut high) = (head.first_seq, head.last_seq + 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.first_number(ENTRY_AT, &[&bigint(conversation.0), &bigint(middle)])? {
+            match self.first_number(Read::EntryTime, ENTRY_AT, &[&bigint(conversation.0), &bigint(middle)])? {
                 Some(at) if at >= at_ms => high = middle,
                 _ => low = middle + 1,
             }
@@ -265,7 +270,7 @@ impl Store for PostgresStore {
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
         let sql = "SELECT position, conversation, seq FROM outbox \
                    WHERE position > greatest($1, (SELECT outbox_done FROM counters)) ORDER BY position LIMIT $2";
-        let rows = self.query(sql, &[&bigint(after), &rows_max(limit)])?;
+        let rows = self.read(Read::Outbox, sql, &[&bigint(after), &rows_max(limit)])?;
         let item = |row: &Row| OutboxItem {
             position: number(row, 0),
             conversation: ConversationNo(number(row, 1)),
@@ -275,7 +280,7 @@ impl Store for PostgresStore {
     }
 
     fn outbox_position(&self) -> StoreResult<Position> {
-        Ok(self.first_number("SELECT outbox_done FROM counters", &[])?.unwrap_or(0))
+        Ok(self.first_number(Read::OutboxPosition, "SELECT outbox_done FROM counters", &[])?.unwrap_or(0))
     }
 
     fn stored_notifications(
@@ -284,7 +289,8 @@ impl Store for PostgresStore {
         after: Option<u64>,
         limit: usize,
     ) -> StoreResult<Vec<StoredNotification>> {
-        let rows = self.query(Statements::of(table).read, &[&after.map_or(-1, bigint), &rows_max(limit)])?;
+        let rows =
+            self.read(Read::Notifications, Statements::of(table).read, &[&after.map_or(-1, bigint), &rows_max(limit)])?;
         let notification = |row: &Row| {
             let key = NotificationKey { table, id: number(row, 0) };
             Ok(decode::<NotificationRow>(row.get(1))?.notification(key))
@@ -310,7 +316,7 @@ impl Store for PostgresStore {
 
     fn stats(&self) -> StoreStats {
         let sql = "SELECT pg_database_size(current_database()), coalesce(sum(bytes), 0)::bigint FROM parts";
-        let rows = self.query(sql, &[]).unwrap_or_default();
+        let rows = self.read(Read::Sizes, sql, &[]).unwrap_or_default();
         let row = rows.first();
         let [disk_bytes, timeline_bytes] = [0, 1].map(|column| row.map_or(0, |row| number(row, column)));
         StoreStats {
@@ -319,6 +325,7 @@ impl Store for PostgresStore {
             journals: 0,
             statements: self.connector.statements(),
             round_trips: self.connector.round_trips(),
+            standby_reads: self.standbys.reads(),
         }
     }
 }

@@ -10,7 +10,10 @@ use super::{
     connection::{bigint, number},
 };
 use parking_lot::Mutex;
-use tidings_domain::store::{StoreError, StoreResult, Term};
+use tidings_domain::{
+    function::Function,
+    store::{StoreError, StoreResult, Term},
+};
 use tokio_postgres::Row;
 
 /// The distance between two raised numbers of one term, so that the terms that other nodes begin are not taken for them.
@@ -19,10 +22,14 @@ const STRIDE: u64 = 1 << 20;
 const ATTEMPTS_MAX: usize = 4;
 
 const RAISE: &str = "UPDATE leader SET term = $2::bigint WHERE boot_id = $3::bigint AND term >= $1::bigint \
-     AND term < $2::bigint AND (term - $1::bigint) % $4::bigint = 0 RETURNING term, boot_id";
-/// A process without a cluster begins a term of its own, under the boot id of whichever node led last.
-const BEGIN_ALONE: &str =
-    concat!("UPDATE leader SET term = greatest(term + 1, ", now_ms!(), ") RETURNING term, boot_id");
+     AND term < $2::bigint AND (term - $1::bigint) % $4::bigint = 0 AND (function = $5 OR NOT is_split) \
+     RETURNING term, boot_id, is_split";
+/// A process without a cluster begins a term of its own for all functions, under the boot id of whichever node led last.
+const BEGIN_ALONE: &str = concat!(
+    "WITH begun AS (UPDATE leader SET term = greatest((SELECT max(term) FROM leader) + 1, ",
+    now_ms!(),
+    ") RETURNING function, term, boot_id, is_split) SELECT term, boot_id, is_split FROM begun WHERE function = 'push'"
+);
 
 /// The fencing token that a write names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,12 +40,13 @@ struct FencingToken {
     leader: i64,
 }
 
-#[derive(Default)]
+/// What is known of the terms of a function.
+#[derive(Clone, Default)]
 struct State {
     /// The boot id of this process, once it has renewed its lease.
     own_boot_id: i64,
-    /// The term as the engine knows it.
-    term: Term,
+    /// The term's number as the engine knows it.
+    number: u64,
     token: FencingToken,
     /// How often the number was raised, or may have been.
     raised: u64,
@@ -46,59 +54,88 @@ struct State {
     is_write_pending: bool,
 }
 
+/// The states of all functions. While one row stands for all of them, that of the first one stands for all, too.
 #[derive(Default)]
-pub(super) struct Terms(Mutex<State>);
+struct States {
+    is_split: bool,
+    by_function: [State; Function::COUNT],
+}
+
+impl States {
+    fn of(&mut self, function: Function) -> &mut State {
+        &mut self.by_function[if self.is_split { function as usize } else { 0 }]
+    }
+
+    /// Each function has a row of its own in the database, with the number, and the writes under way, of the one before.
+    fn note_split(&mut self) {
+        if !self.is_split {
+            self.is_split = true;
+            self.by_function = std::array::from_fn(|_| self.by_function[0].clone());
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Terms(Mutex<States>);
 
 impl Terms {
-    /// Takes the leader and the term's number that the database named at a heartbeat; answers the term as the engine knows it.
-    pub(super) fn on_heartbeat(&self, own_boot_id: i64, leader: Option<i64>, term: Term) -> Term {
-        let mut state = self.0.lock();
+    /// Takes a function's leader and the term's number that the database named at a heartbeat; answers the term as the engine
+    /// knows it.
+    pub(super) fn on_heartbeat(&self, own_boot_id: i64, leader: i64, term: Term, is_split: bool) -> Term {
+        let mut states = self.0.lock();
+        if is_split {
+            states.note_split();
+        }
+        let state = states.of(term.function);
         let is_raised = |by: u64| by.is_multiple_of(STRIDE) && by / STRIDE <= state.raised;
         let is_known = state.own_boot_id == own_boot_id
-            && state.term != Term::ALONE
-            && term.0.checked_sub(state.term.0).is_some_and(is_raised);
-        match leader {
-            Some(leader) if leader == own_boot_id && is_known => {
-                // Another number was read before the last raise, or a database that has gone back has lost that raise. The
-                // next raise makes both right.
-                state.is_write_pending |= term.0 != state.token.number;
-                state.term
-            }
-            Some(leader) if leader == own_boot_id => {
-                let token = FencingToken { number: term.0, leader };
-                *state = State { own_boot_id, term, token, ..State::default() };
-                term
-            }
+            && state.number != 0
+            && term.number.checked_sub(state.number).is_some_and(is_raised);
+        if leader != own_boot_id {
             // Another node led in between: no later number may be taken for one of this process's old term.
-            Some(_) => {
-                *state = State { own_boot_id, ..State::default() };
-                term
-            }
-            None => term,
+            *state = State { own_boot_id, ..State::default() };
+            term
+        } else if is_known {
+            // Another number was read before the last raise, or a database that has gone back has lost that raise. The
+            // next raise makes both right.
+            state.is_write_pending |= term.number != state.token.number;
+            Term { number: state.number, ..term }
+        } else {
+            let token = FencingToken { number: term.number, leader };
+            *state = State { own_boot_id, number: term.number, token, ..State::default() };
+            term
         }
     }
 
     fn mark_write_pending(&self, term: Term) {
-        let mut state = self.0.lock();
-        state.is_write_pending |= state.term == term;
+        let mut states = self.0.lock();
+        let state = states.of(term.function);
+        state.is_write_pending |= state.number == term.number;
     }
 }
 
 impl PostgresStore {
-    /// Writes in a term, by a statement that takes the token's number and boot id and answers whether the token is current.
+    /// Writes in a term, by a statement that takes the token's number and boot id and the function's name and answers whether the
+    /// token is current.
     ///
     /// # Errors
     /// - [`StoreError::StaleTerm`]: another node leads, and no row was written;
     /// - [`StoreError::Unavailable`]: no row was written;
     /// - otherwise the error of the statement.
-    pub(super) fn write_in_term(&self, term: Term, write: impl Fn(i64, i64) -> StoreResult<bool>) -> StoreResult<()> {
+    pub(super) fn write_in_term(
+        &self,
+        term: Term,
+        write: impl Fn(i64, i64, &str) -> StoreResult<bool>,
+    ) -> StoreResult<()> {
         let mut refused = None;
+        // A write that waited while functions got rows of their own is refused once, and finds its function's row then.
+        let mut may_have_split = !self.terms.0.lock().is_split;
         for _ in 0..ATTEMPTS_MAX {
             let token = self.fencing_token(term, refused)?;
-            if refused == Some(token) {
+            if refused == Some(token) && !std::mem::take(&mut may_have_split) {
                 return Err(StoreError::StaleTerm);
             }
-            match write(bigint(token.number), token.leader) {
+            match write(bigint(token.number), token.leader, term.function.name()) {
                 Ok(true) => return Ok(()),
                 // No row was written. Another write of this process may have raised the number meanwhile.
                 Ok(false) => refused = Some(token),
@@ -120,30 +157,40 @@ impl PostgresStore {
 
     /// The token for the next write. `refused`: a token that the database has just refused.
     fn fencing_token(&self, term: Term, refused: Option<FencingToken>) -> StoreResult<FencingToken> {
-        let mut state = self.terms.0.lock();
-        if term == Term::ALONE {
-            let is_begun = state.term == Term::ALONE && state.token.number != 0;
+        let mut states = self.terms.0.lock();
+        let state = states.of(term.function);
+        if term.is_alone() {
+            let is_begun = state.number == 0 && state.token.number != 0;
             if !is_begun || state.is_write_pending || Some(state.token) == refused {
-                let token = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::StaleTerm)?;
-                *state = State { own_boot_id: state.own_boot_id, token, ..State::default() };
+                let own_boot_id = state.own_boot_id;
+                let (token, is_split) = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::StaleTerm)?;
+                *states = States { is_split, ..States::default() };
+                *states.of(term.function) = State { own_boot_id, token, ..State::default() };
             }
-        } else if term != state.term {
+        } else if term.number != state.number {
             // The term of a lead that is over, or that never was: the database refuses it.
-            return Ok(FencingToken { number: term.0, leader: state.own_boot_id });
+            return Ok(FencingToken { number: term.number, leader: state.own_boot_id });
         } else if state.is_write_pending {
             // An earlier raise whose answer was lost may be done, or arrive later: this number is higher in any case.
             state.raised += 1;
-            let raised = bigint(term.0 + state.raised * STRIDE);
-            let params: Params<'_> = &[&bigint(term.0), &raised, &state.own_boot_id, &bigint(STRIDE)];
-            state.token = self.change_leader(RAISE, params)?.ok_or(StoreError::StaleTerm)?;
-            state.is_write_pending = false;
+            let raised = bigint(term.number + state.raised * STRIDE);
+            let own_boot_id = state.own_boot_id;
+            let params: Params<'_> =
+                &[&bigint(term.number), &raised, &own_boot_id, &bigint(STRIDE), &term.function.name()];
+            let (token, is_split) = self.change_leader(RAISE, params)?.ok_or(StoreError::StaleTerm)?;
+            if is_split {
+                // Only this function's row was raised.
+                states.note_split();
+            }
+            let state = states.of(term.function);
+            (state.token, state.is_write_pending) = (token, false);
         }
-        Ok(state.token)
+        Ok(states.of(term.function).token)
     }
 
-    /// Changes the leader's row; answers the new token, or `None` if another node leads.
-    fn change_leader(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Option<FencingToken>> {
-        let token = |row: &Row| FencingToken { number: number(row, 0), leader: row.get(1) };
+    /// Changes the leader's row; answers the new token and whether each function has a row, or `None` if another node leads.
+    fn change_leader(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Option<(FencingToken, bool)>> {
+        let token = |row: &Row| (FencingToken { number: number(row, 0), leader: row.get(1) }, row.get(2));
         match self.write_statement(sql, params) {
             Ok(rows) => Ok(rows.first().map(token)),
             // The write that needs the token was not sent: its outcome is known.

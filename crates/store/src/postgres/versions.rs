@@ -26,6 +26,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         name: "notification tables",
         sql: include_str!("migrations/0010_notification_tables.sql"),
     },
+    Migration { version: 11, name: "function leases", sql: include_str!("migrations/0011_function_leases.sql") },
+    Migration { version: 12, name: "standby marks", sql: include_str!("migrations/0012_standby_marks.sql") },
 ];
 
 /// The version of the tables that this program knows.

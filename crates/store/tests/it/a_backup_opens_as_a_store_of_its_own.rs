@@ -16,6 +16,7 @@ fn a_backup_during_commits_is_a_prefix_of_the_store() {
     let stop = AtomicBool::new(false);
     let (under_way, wait) = mpsc::sync_channel(1);
     let (copied, said_before) = std::thread::scope(|scope| {
+        scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
         scope.spawn(|| {
             for batch in 0.. {
                 say(&store, room, (0..5).map(|n| format!("{batch}-{n}")), NOON);
@@ -29,9 +30,7 @@ fn a_backup_during_commits_is_a_prefix_of_the_store() {
         });
         wait.recv().unwrap();
         let said_before = store.head(room).unwrap().last_seq;
-        let copied = store.backup(&target);
-        stop.store(true, Ordering::Relaxed);
-        (copied.unwrap(), said_before)
+        (store.backup(&target).unwrap(), said_before)
     });
     assert!(copied.rows > said_before && copied.bytes > copied.rows);
 

@@ -26,6 +26,8 @@ fn eventually<T>(mut attempt: impl FnMut() -> StoreResult<T>) -> T {
 
 /// Sends until `stop` is set, each id until it is acknowledged; answers the acknowledged results.
 fn send(store: &dyn Store, rooms: &[ConversationNo], stop: &AtomicBool, sent: &AtomicU64) -> HashMap<String, Appended> {
+    // Nobody waits for a sender that has failed.
+    scopeguard::defer! { sent.store(u64::MAX, Ordering::Release) }
     let mut acknowledged = HashMap::new();
     for round in 0.. {
         let batch: Vec<_> = rooms.iter().map(|room| append(*room, &format!("{}-{round}", room.0))).collect();
@@ -50,12 +52,13 @@ fn acknowledged_messages_survive_a_kill_under_load() {
     let rooms: Vec<_> = (0..4).map(|n| group(&store, &format!("room-{n}"))).collect();
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let reach = |rounds: u64| {
-        let until = sent.load(Ordering::Acquire) + rounds;
+        let until = sent.load(Ordering::Acquire).saturating_add(rounds);
         while sent.load(Ordering::Acquire) < until {
             std::thread::yield_now();
         }
     };
     let acknowledged = std::thread::scope(|scope| {
+        let stopping = scopeguard::guard((), |()| stop.store(true, Ordering::Release));
         let sender = scope.spawn(|| send(&store, &rooms, &stop, &sent));
         for _ in 0..3 {
             reach(20);
@@ -68,7 +71,7 @@ fn acknowledged_messages_survive_a_kill_under_load() {
             server.launch();
         }
         reach(20);
-        stop.store(true, Ordering::Release);
+        drop(stopping);
         sender.join().unwrap()
     });
     println!("{} acknowledged", acknowledged.len());
@@ -100,9 +103,10 @@ fn acknowledged_messages_survive_the_loss_of_the_primary() {
     let rooms: Vec<_> = (0..4).map(|n| group(&store, &format!("room-{n}"))).collect();
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let acknowledged = std::thread::scope(|scope| {
+        let stopping = scopeguard::guard((), |()| stop.store(true, Ordering::Release));
         let sender = scope.spawn(|| send(&store, &rooms, &stop, &sent));
         let reach = |rounds: u64| {
-            let until = sent.load(Ordering::Acquire) + rounds;
+            let until = sent.load(Ordering::Acquire).saturating_add(rounds);
             while sent.load(Ordering::Acquire) < until {
                 std::thread::yield_now();
             }
@@ -111,7 +115,7 @@ fn acknowledged_messages_survive_the_loss_of_the_primary() {
         primary.kill();
         standby.promote();
         reach(20);
-        stop.store(true, Ordering::Release);
+        drop(stopping);
         sender.join().unwrap()
     });
     println!("{} acknowledged", acknowledged.len());

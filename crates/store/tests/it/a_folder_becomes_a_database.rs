@@ -414,7 +414,7 @@ fn every_table_of_the_database_is_filled_or_its_own() {
     // Filled from the folder's rows of one row each.
     known.extend(["counters", "history"].map(str::to_owned));
     // Of the program and of nodes that run, not of what is stored.
-    known.extend(["migrations", "gates", "nodes", "node_settings", "leader"].map(str::to_owned));
+    known.extend(["migrations", "gates", "nodes", "node_settings", "leader", "standby_marks"].map(str::to_owned));
     let tables = "SELECT relname FROM pg_class WHERE relnamespace = 'tidings'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition";
     let found: BTreeSet<String> = server.sql(&url, tables).lines().map(str::to_owned).collect();
     assert_eq!(found, known, "a table that is not filled loses what a folder has of it");

@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidings_domain::{commit_log::*, model::*, store::*};
+use tidings_domain::{commit_log::*, function::Function, model::*, store::*};
 use tidings_store::{PostgresOptions, PostgresStore};
 
 /// Others that take longer wait for the frozen node. Nothing else can end such a wait: the database's limits are much longer.
@@ -57,7 +57,7 @@ fn check(
         let ended = AtomicBool::new(false);
         let was_frozen = std::thread::scope(|scope| {
             scope.spawn(|| {
-                let _ended = OnDrop(|| ended.store(true, Ordering::Release));
+                scopeguard::defer! { ended.store(true, Ordering::Release) }
                 frozen(&node);
             });
             let was_frozen = link.wait_until_frozen(|| ended.load(Ordering::Acquire));
@@ -80,14 +80,6 @@ fn check(
         }
     }
     unreachable!()
-}
-
-struct OnDrop<F: Fn()>(F);
-
-impl<F: Fn()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
 }
 
 fn users(ids: &[&str]) -> Proposal {
@@ -341,9 +333,10 @@ fn while_it_renews_its_lease_and_writes_as_the_leader() {
         move |frozen| {
             let store = frozen.open();
             frozen.begin();
-            let view = store.heartbeat(&node("mine", 1), 1, true, true).unwrap();
+            let view = store.heartbeat(&node("mine", 1), 1, &Function::ALL, true).unwrap();
             // Its lease is over at once: whether it still leads depends on when it goes on.
-            let _ = store.write_rows(view.term, RowSpace::Popups, row("key"));
+            let term = view.leader(Function::Push).map_or(Term::ALONE, |leader| leader.term);
+            let _ = store.write_rows(term, RowSpace::Popups, row("key"));
             let _ = store.prune(0).unwrap();
             let _ = store.release_lease(1);
         },
@@ -351,9 +344,9 @@ fn while_it_renews_its_lease_and_writes_as_the_leader() {
             let store = open_at(url);
             let deadline = std::time::Instant::now() + PATIENCE;
             let term = loop {
-                let view = store.heartbeat(&node("theirs", 2), 60_000, true, true).unwrap();
-                if view.leader == Some(2) {
-                    break view.term;
+                let view = store.heartbeat(&node("theirs", 2), 60_000, &Function::ALL, true).unwrap();
+                if let Some(leader) = view.leader(Function::Push).filter(|leader| leader.boot_id == 2) {
+                    break leader.term;
                 }
                 assert!(std::time::Instant::now() < deadline, "the lease does not end");
             };

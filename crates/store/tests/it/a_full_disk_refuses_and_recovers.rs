@@ -123,15 +123,6 @@ fn two_rounds(
     acknowledged
 }
 
-/// Ends the reader's thread also when an assertion in the main thread fails.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Fills the disk up, commits until `is_expected` answers true, makes room, goes on and reopens.
 fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreError) -> bool) {
     let Some(disk) = SmallDisk::mount(160) else {
@@ -150,7 +141,7 @@ fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreErr
                 assert!(store.conversation(room).unwrap().is_some());
             }
         });
-        let stopping = StopOnDrop(&stop);
+        let stopping = scopeguard::guard((), |()| stop.store(true, Ordering::Relaxed));
         let acknowledged = two_rounds(&disk, &store, room, left, is_expected);
         drop(stopping);
         reader.join().unwrap();

@@ -14,6 +14,7 @@ use std::{
 };
 use tidings_domain::{
     commit_log::{CommitLog, NodeDetails, NodeInfo},
+    function::Function,
     store::*,
 };
 use tidings_store::{PostgresOptions, PostgresStore};
@@ -136,9 +137,10 @@ fn lead(store: &PostgresStore) -> Term {
 }
 
 fn lead_as(store: &PostgresStore, boot_id: u64) -> Term {
-    let beat = store.heartbeat(&node(boot_id), 60_000, true, true).unwrap();
-    assert_eq!(beat.leader, Some(boot_id));
-    beat.term
+    let beat = store.heartbeat(&node(boot_id), 60_000, &Function::ALL, true).unwrap();
+    let leader = beat.leader(Function::Push).unwrap();
+    assert_eq!(leader.boot_id, boot_id);
+    leader.term
 }
 
 /// Runs `then` with a store behind a proxy that holds up its second write. After that the node still leads and writes.

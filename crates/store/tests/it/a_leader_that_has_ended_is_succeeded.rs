@@ -2,7 +2,7 @@
 
 use crate::support::postgres::*;
 use std::sync::Arc;
-use tidings_domain::commit_log::*;
+use tidings_domain::{commit_log::*, function::Function};
 use tidings_store::PostgresStore;
 
 /// A lease that no test outlasts.
@@ -12,7 +12,17 @@ const OTHER: u64 = 2;
 
 fn beat(store: &PostgresStore, boot_id: u64) -> ClusterView {
     let me = NodeInfo { name: format!("node-{boot_id}"), boot_id, ..NodeInfo::default() };
-    store.heartbeat(&me, LEASE_MS, true, true).unwrap()
+    store.heartbeat(&me, LEASE_MS, &Function::ALL, true).unwrap()
+}
+
+fn leader_of(view: &ClusterView) -> Option<u64> {
+    view.leader(Function::Push).map(|leader| leader.boot_id)
+}
+
+fn push_sign(other: &PostgresStore) -> LeaderSign {
+    let signs = other.life_signs(OTHER).unwrap().leaders;
+    assert_eq!(signs.len(), Function::COUNT);
+    signs.into_iter().find(|sign| sign.function == Function::Push).unwrap()
 }
 
 /// A leader with its sign set, and another node that sees it.
@@ -20,10 +30,10 @@ fn leader_and_other() -> (Arc<PostgresServer>, String, PostgresStore, PostgresSt
     let server = PostgresServer::shared();
     let url = server.database();
     let [leader, other] = [(); 2].map(|()| open_at(&url));
-    assert_eq!(beat(&leader, LEADER).leader, Some(LEADER));
-    assert_eq!(beat(&other, OTHER).leader, Some(LEADER));
+    assert_eq!(leader_of(&beat(&leader, LEADER)), Some(LEADER));
+    assert_eq!(leader_of(&beat(&other, OTHER)), Some(LEADER));
     assert_eq!(leader.life_signs(LEADER).unwrap().own, Some(1));
-    let seen = other.life_signs(OTHER).unwrap().leader;
+    let seen = push_sign(&other);
     assert_eq!((seen.boot_id, seen.is_set), (LEADER, true));
     (server, url, leader, other)
 }
@@ -31,7 +41,7 @@ fn leader_and_other() -> (Arc<PostgresServer>, String, PostgresStore, PostgresSt
 /// What the other sees once the leader's sign is gone: the database notices the end of a connection by itself.
 fn wait_until_gone(other: &PostgresStore) -> LeaderSign {
     loop {
-        let sign = other.life_signs(OTHER).unwrap().leader;
+        let sign = push_sign(other);
         if !sign.is_set {
             return sign;
         }
@@ -42,23 +52,24 @@ fn wait_until_gone(other: &PostgresStore) -> LeaderSign {
 #[test]
 fn a_process_that_ended_is_succeeded_though_its_lease_runs() {
     let (_server, _, leader, other) = leader_and_other();
-    let term = beat(&leader, LEADER).term;
+    let term = beat(&leader, LEADER).leader(Function::Push).unwrap().term;
     drop(leader);
     let lost = wait_until_gone(&other);
-    assert_eq!(beat(&other, OTHER).leader, Some(LEADER), "the lease alone would have to end");
+    assert_eq!(leader_of(&beat(&other, OTHER)), Some(LEADER), "the lease alone would have to end");
     assert!(other.succeed(OTHER, LEASE_MS, lost).unwrap());
     let view = beat(&other, OTHER);
-    assert_eq!(view.leader, Some(OTHER));
-    assert!(view.term > term);
+    assert_eq!(leader_of(&view), Some(OTHER));
+    assert!(view.leader(Function::Push).unwrap().term > term);
+    assert_eq!(view.leader(Function::Presence).unwrap().boot_id, LEADER, "functions are succeeded one by one");
     assert!(!other.succeed(OTHER, LEASE_MS, lost).unwrap(), "the leader is another one by now");
 }
 
 #[test]
 fn a_leader_with_its_sign_set_is_not_succeeded() {
     let (_server, _, leader, other) = leader_and_other();
-    let seen = other.life_signs(OTHER).unwrap().leader;
+    let seen = push_sign(&other);
     assert!(!other.succeed(OTHER, LEASE_MS, seen).unwrap());
-    assert_eq!(beat(&leader, LEADER).leader, Some(LEADER));
+    assert_eq!(leader_of(&beat(&leader, LEADER)), Some(LEADER));
 }
 
 #[test]
@@ -68,7 +79,7 @@ fn a_leader_that_lost_its_sign_and_renews_is_not_succeeded_and_sets_its_sign_aga
         database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid = 4275878552";
     assert_eq!(server.sql(&url, sessions), "t");
     let lost = wait_until_gone(&other);
-    assert_eq!(beat(&leader, LEADER).leader, Some(LEADER));
+    assert_eq!(leader_of(&beat(&leader, LEADER)), Some(LEADER));
     assert!(!other.succeed(OTHER, LEASE_MS, lost).unwrap());
     let own = loop {
         match leader.life_signs(LEADER) {
@@ -78,5 +89,5 @@ fn a_leader_that_lost_its_sign_and_renews_is_not_succeeded_and_sets_its_sign_aga
         }
     };
     assert_eq!(own, 2, "it was set a second time");
-    assert!(other.life_signs(OTHER).unwrap().leader.is_set);
+    assert!(push_sign(&other).is_set);
 }

@@ -1,7 +1,7 @@
 //! Versions of the tables: a program starts with tables of a newer one, and goes on with them, if the newest migration allows it.
 
 use crate::support::{postgres::*, *};
-use tidings_domain::{commit_log::*, gates::Gate, model::*, store::*};
+use tidings_domain::{commit_log::*, function::Function, gates::Gate, model::*, store::*};
 use tidings_store::{MigrationError, PostgresOpenError, PostgresStore};
 
 /// Leaves the tables as a newer program would.
@@ -97,14 +97,14 @@ fn gates_open_in_the_database_only_while_all_live_nodes_know_them_and_stay_open(
     names.sort_unstable();
     let store = open_at(&url);
     assert_eq!(
-        store.heartbeat(&node("a", NodeDetails::default()), 60_000, true, true).unwrap().open_gates,
+        store.heartbeat(&node("a", NodeDetails::default()), 60_000, &Function::ALL, true).unwrap().open_gates,
         names,
         "new"
     );
     // As a version before gates has left it.
     server.sql(&url, "DELETE FROM tidings.gates; UPDATE tidings.migrations SET needs_program = 7 WHERE name = 'gates'");
     let new = node("a", NodeDetails::of_this_program());
-    let beat = |node: &NodeInfo| store.heartbeat(node, 60_000, true, true).unwrap();
+    let beat = |node: &NodeInfo| store.heartbeat(node, 60_000, &Function::ALL, true).unwrap();
     let view = beat(&new);
     assert_eq!((view.open_gates.len(), &view.nodes[..]), (0, &[new.clone()][..]));
     let needs = || server.sql(&url, "SELECT needs_program FROM tidings.migrations WHERE name = 'gates'");

@@ -5,6 +5,7 @@ use crate::support::postgres::*;
 use std::time::Duration;
 use tidings_domain::{
     commit_log::{ClusterView, CommitLog, NodeDetails, NodeInfo},
+    function::Function,
     push_store::*,
     store::*,
 };
@@ -26,15 +27,15 @@ fn node(name: &str, boot_id: u64) -> NodeInfo {
 }
 
 fn beat(store: &PostgresStore, node: &NodeInfo) -> ClusterView {
-    store.heartbeat(node, LEASE_MS, true, true).unwrap()
+    store.heartbeat(node, LEASE_MS, &Function::ALL, true).unwrap()
 }
 
 /// Beats until the node leads: the lease of the leader before must end.
 fn lead(store: &PostgresStore, node: &NodeInfo) -> Term {
     loop {
         let beat = beat(store, node);
-        if beat.leader == Some(node.boot_id) {
-            return beat.term;
+        if let Some(leader) = beat.leader(Function::Push).filter(|leader| leader.boot_id == node.boot_id) {
+            return leader.term;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -67,7 +68,7 @@ fn only_writes_of_the_current_term_are_accepted() {
     assert!(second > first);
     assert!(matches!(put(&one, first, b"2"), Err(StoreError::StaleTerm)));
     assert!(matches!(one.write_push(first, &push(2)), Err(StoreError::StaleTerm)));
-    assert!(matches!(put(&one, Term(second.0 + 1), b"2"), Err(StoreError::StaleTerm)));
+    assert!(matches!(put(&one, Term { number: second.number + 1, ..second }, b"2"), Err(StoreError::StaleTerm)));
     assert_eq!(value(&other).unwrap(), b"1");
     assert_eq!(other.push_row(&PushKey::RecoveryIndex(RecoveryIndex::Live, 2)).unwrap(), None);
     put(&other, second, b"3").unwrap();
@@ -98,20 +99,15 @@ fn a_term_that_the_database_has_lost_is_not_given_to_another_node() {
     let lost = lead(&one, &a);
     put(&one, lost, b"1").unwrap();
     // As after a failover to a standby that lacks the last term.
-    server.sql(&url, &format!("UPDATE tidings.leader SET term = {}, boot_id = 2, lease_until = now()", kept.0));
-    let again = loop {
-        match beat(&other, &b) {
-            ClusterView { leader: Some(2), term, .. } => break term,
-            _ => std::thread::sleep(Duration::from_millis(5)),
-        }
-    };
+    server.sql(&url, &format!("UPDATE tidings.leader SET term = {}, boot_id = 2, lease_until = now()", kept.number));
+    let again = lead(&other, &b);
     assert_eq!(again, kept, "its own term goes on");
     server.sql(&url, "UPDATE tidings.leader SET boot_id = 3, lease_until = now() - interval '1 hour'");
     let next = lead(&other, &b);
     assert!(next > lost, "a number is not given out twice");
     assert!(matches!(put(&one, lost, b"2"), Err(StoreError::StaleTerm)));
     // Nor if the number were given out twice: nodes of an earlier version count on from the last one.
-    server.sql(&url, &format!("UPDATE tidings.leader SET term = {}", lost.0));
+    server.sql(&url, &format!("UPDATE tidings.leader SET term = {}", lost.number));
     assert!(matches!(put(&one, lost, b"3"), Err(StoreError::StaleTerm)));
     put(&other, lost, b"4").unwrap();
     assert_eq!(value(&one).unwrap(), b"4");

@@ -89,6 +89,7 @@ fn sequences_and_positions_have_no_holes_and_sends_no_duplicates_across_nodes() 
     let [watching, consuming] = [(); 2].map(|()| open_at(&url));
     let (start, done) = (Barrier::new(nodes.len() + 2), AtomicBool::new(false));
     let (results, looks, consumed) = std::thread::scope(|scope| {
+        let sending = scopeguard::guard((), |()| done.store(true, Ordering::Release));
         let senders: Vec<_> = nodes
             .iter()
             .enumerate()
@@ -109,7 +110,7 @@ fn sequences_and_positions_have_no_holes_and_sends_no_duplicates_across_nodes() 
             consume(&consuming, &done)
         });
         let results: Vec<_> = senders.into_iter().map(|sender| sender.join()).collect();
-        done.store(true, Ordering::Release);
+        drop(sending);
         let results: Vec<_> = results.into_iter().map(|result| result.unwrap()).collect();
         (results, watcher.join().unwrap(), consumer.join().unwrap())
     });

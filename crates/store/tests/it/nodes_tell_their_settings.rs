@@ -22,8 +22,9 @@ fn the_installations_id_is_made_once_also_in_a_database_of_the_version_before() 
     server.sql(
         &urls[1],
         "DELETE FROM tidings.migrations WHERE version >= 8; DROP TABLE tidings.node_settings, tidings.gates, \
-           tidings.notification_retries, tidings.unacknowledged_messages; \
-         ALTER TABLE tidings.history DROP COLUMN installation",
+           tidings.notification_retries, tidings.unacknowledged_messages, tidings.standby_marks; \
+         ALTER TABLE tidings.history DROP COLUMN installation; ALTER TABLE tidings.leader DROP COLUMN function, \
+           DROP COLUMN is_split, ADD COLUMN singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)",
     );
     let migrated = id(&urls[1]);
     assert!(migrated != second && migrated != InstallationId::default(), "another one, for the first was dropped");
@@ -45,7 +46,7 @@ fn nodes_read_what_others_have_told_and_who_tells_nothing() {
     let (before, known, after) = (now_ms(), store.node_settings().unwrap(), now_ms());
     assert!(known.nodes.is_empty() && known.store_now_ms.is_some_and(|now| (before..=after + 1).contains(&now)));
 
-    let beat = |name: &str, boot_id| store.heartbeat(&info(name, boot_id), 600_000, false, true).unwrap();
+    let beat = |name: &str, boot_id| store.heartbeat(&info(name, boot_id), 600_000, &[], true).unwrap();
     let mut settings = NodeSettings { clock_ahead_s: -3, bus_up: true, ..NodeSettings::default() };
     settings.fingerprints.insert("token_key".into(), "0a1b".into());
     // The bits of a boot id are all used.

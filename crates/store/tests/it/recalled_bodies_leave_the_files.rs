@@ -112,6 +112,7 @@ fn messages_that_are_sent_during_a_purge_are_kept() {
     recall(&store, room, seqs[1]);
     let is_done = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
+        let purging = scopeguard::guard((), |()| is_done.store(true, Ordering::Relaxed));
         let sender = scope.spawn(|| {
             let mut sent = 0;
             while !is_done.load(Ordering::Relaxed) || sent < 100 {
@@ -121,7 +122,7 @@ fn messages_that_are_sent_during_a_purge_are_kept() {
             sent
         });
         store.purge().unwrap();
-        is_done.store(true, Ordering::Relaxed);
+        drop(purging);
         sender.join().unwrap()
     });
     assert!(files_with(folder.path(), SECRETS[1]).is_empty());

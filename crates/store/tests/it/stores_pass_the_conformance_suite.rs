@@ -1,7 +1,9 @@
 //! The conformance suite, run on the embedded store, on PostgreSQL, and on the store in memory that both are compared with.
 
 use crate::support;
-use tidings_domain::store::Store;
+use std::time::{Duration, Instant};
+use tidings_domain::store::{NamedKind, StandbyOutcome, Store};
+use tidings_store::{PostgresOptions, PostgresStore};
 use tidings_testkit::{MemoryStore, store_conformance};
 
 fn run(fresh: impl Fn(&mut dyn FnMut(&dyn Store))) {
@@ -26,6 +28,26 @@ fn the_embedded_store_passes() {
 fn the_store_on_postgresql_passes() {
     let server = support::postgres::PostgresServer::shared();
     run(|check| check(&support::postgres::open_at(&server.database())));
+}
+
+#[test]
+fn the_store_on_postgresql_passes_with_reads_from_a_standby() {
+    let primary = support::postgres::PostgresServer::start(&["fsync=off", "full_page_writes=off"]);
+    let standby = primary.standby(&["fsync=off"]);
+    run(|check| {
+        let url = primary.database();
+        drop(support::postgres::open_at(&url));
+        primary.wait_for_replay(&standby);
+        let read_urls = vec![standby.url(url.rsplit('/').next().unwrap())];
+        let options = PostgresOptions { read_urls, ..support::postgres::options_at(&url) };
+        let store = PostgresStore::open(options).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while store.stats().standby_reads.of(StandbyOutcome::Served) == 0 {
+            assert!(Instant::now() < deadline, "the standby serves no reads");
+            store.ids(NamedKind::User, "", "", 1).unwrap();
+        }
+        check(&store);
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::{
 };
 use tidings_domain::{
     commit_log::*,
+    function::Function,
     gates::Gate,
     model::*,
     node_settings::{KnownNode, KnownSettings, NodeSettings},
@@ -19,11 +20,20 @@ pub(super) struct MemoryLog {
     /// With the times of their commits.
     changes: BTreeMap<Position, (u64, Change)>,
     nodes: BTreeMap<String, (NodeInfo, Instant)>,
-    leader: Option<(u64, Instant)>,
-    term: Term,
+    /// By function.
+    leads: [Lead; Function::COUNT],
     settings: BTreeMap<u64, NodeSettings>,
     pub(super) now_ms: Option<u64>,
     pub(super) open_gates: BTreeSet<String>,
+}
+
+/// The lead of a function.
+#[derive(Clone, Copy, Default)]
+struct Lead {
+    /// The leader and the end of its lease.
+    leader: Option<(u64, Instant)>,
+    /// The number of the term.
+    number: u64,
 }
 
 impl Default for MemoryLog {
@@ -32,8 +42,7 @@ impl Default for MemoryLog {
         MemoryLog {
             changes: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            leader: None,
-            term: Term::default(),
+            leads: Default::default(),
             settings: BTreeMap::new(),
             now_ms: None,
             open_gates: Gate::names().into_iter().collect(),
@@ -41,10 +50,22 @@ impl Default for MemoryLog {
     }
 }
 
+impl MemoryLog {
+    fn is_split(&self) -> bool {
+        self.open_gates.contains(Gate::FunctionLeases.name())
+    }
+
+    fn is_alive(&self, boot_id: u64) -> bool {
+        self.nodes.values().any(|(node, until)| node.boot_id == boot_id && *until >= Instant::now())
+    }
+}
+
 impl State {
     pub(super) fn check_term(&self, term: Term) -> StoreResult<()> {
         match &self.log {
-            Some(log) if term != Term::ALONE && term != log.term => Err(StoreError::StaleTerm),
+            Some(log) if !term.is_alone() && term.number != log.leads[term.function as usize].number => {
+                Err(StoreError::StaleTerm)
+            }
             _ => Ok(()),
         }
     }
@@ -99,7 +120,7 @@ impl CommitLog for MemoryStore {
         &self,
         me: &NodeInfo,
         lease_ms: u64,
-        may_lead: bool,
+        takes: &[Function],
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError> {
         let (now, until) = (Instant::now(), Instant::now() + Duration::from_millis(lease_ms));
@@ -109,15 +130,39 @@ impl CommitLog for MemoryStore {
             return Err(HeartbeatError::Displaced);
         }
         log.nodes.insert(me.name.clone(), (me.clone(), until));
-        match log.leader {
-            _ if !may_lead => {}
-            Some((boot_id, _)) if boot_id == me.boot_id => log.leader = Some((boot_id, until)),
-            Some((_, ends)) if ends >= now => {}
-            _ => (log.leader, log.term) = (Some((me.boot_id, until)), Term(log.term.0 + 1)),
+        let takes = if log.is_split() || takes.is_empty() { takes } else { &Function::ALL };
+        for function in Function::ALL {
+            let Lead { leader, number } = &mut log.leads[function as usize];
+            match leader {
+                Some((boot_id, ends)) if *boot_id == me.boot_id => *ends = until,
+                Some((_, ends)) if *ends >= now => {}
+                _ if takes.contains(&function) => (*leader, *number) = (Some((me.boot_id, until)), *number + 1),
+                _ => {}
+            }
         }
         let nodes = log.nodes.values().filter(|(_, until)| *until >= now).map(|(node, _)| node.clone()).collect();
-        let leader = log.leader.filter(|(_, until)| *until >= now).map(|(boot_id, _)| boot_id);
-        Ok(ClusterView { nodes, leader, term: log.term, open_gates: log.open_gates.iter().cloned().collect() })
+        let leader = |function: Function| {
+            let Lead { leader, number } = log.leads[function as usize];
+            let (boot_id, _) = leader.filter(|(_, until)| *until >= now)?;
+            Some(Leader { boot_id, term: Term { function, number } })
+        };
+        let leaders = Function::ALL.into_iter().filter_map(leader).collect();
+        let open_gates = log.open_gates.iter().cloned().collect();
+        Ok(ClusterView { nodes, leaders, is_split: log.is_split(), open_gates })
+    }
+
+    fn hand_over(&self, function: Function, from: u64, to: u64, lease_ms: u64) -> StoreResult<bool> {
+        let mut state = self.0.lock();
+        let log = state.log.get_or_insert_default();
+        if !log.is_split() || !log.is_alive(to) {
+            return Ok(false);
+        }
+        let Lead { leader, number } = &mut log.leads[function as usize];
+        if leader.is_none_or(|(boot_id, _)| boot_id != from) {
+            return Ok(false);
+        }
+        (*leader, *number) = (Some((to, Instant::now() + Duration::from_millis(lease_ms))), *number + 1);
+        Ok(true)
     }
 
     fn open_gates(&self, gates: &[&'static str], known_by: &[u64]) -> StoreResult<()> {
@@ -151,7 +196,9 @@ impl CommitLog for MemoryStore {
         let mut state = self.0.lock();
         if let Some(log) = &mut state.log {
             log.nodes.retain(|_, (node, _)| node.boot_id != boot_id);
-            log.leader = log.leader.filter(|(leader, _)| *leader != boot_id);
+            for Lead { leader, .. } in &mut log.leads {
+                *leader = leader.filter(|(leader, _)| *leader != boot_id);
+            }
         }
         Ok(())
     }

@@ -11,4 +11,5 @@ pub(crate) mod migrate;
 #[cfg(not(feature = "lab"))]
 pub(crate) mod missing_lab;
 pub(crate) mod outbox_sql;
+pub(crate) mod plan;
 pub(crate) mod token;

@@ -34,10 +34,11 @@ const SHOWN: [&str; 26] = [
     "web_push.services",
 ];
 /// Addresses, which may hold a password, or a path that nobody should guess: only scheme and host are shown.
-const ADDRESSES: [&str; 11] = [
+const ADDRESSES: [&str; 12] = [
     "otlp_endpoint",
     "tokens.jwks_url",
     "store.url",
+    "store.read_url",
     "cluster.redis",
     "cluster.advertise",
     "webhook.url",

@@ -19,6 +19,9 @@ settings! {
         /// A PostgreSQL database instead of the data folder: `postgres://user:password@host:5432/database`. Several
         /// hosts, separated by commas, are tried in turn. `?sslmode=require`: encrypted, and the server's name proven.
         url: Option<String> = None,
+        /// Standbys of that database, one url each, from which history, lists and what sessions missed are read while they are as new
+        /// as the primary. `tls_ca_file` holds for them, too; each has `connections_max` connections.
+        read_url: Vec<String> = Vec::new(),
         /// The authorities that sign the database's certificate (PEM). Unset: those that the system trusts.
         tls_ca_file: Option<PathBuf> = None,
         /// Connections for reads; commits have one more. All busy: a read waits for `acquire_timeout_ms`, and is then refused.
@@ -42,6 +45,18 @@ impl Settings {
         let url = self.store.url.as_deref().unwrap_or_default();
         if !url.is_empty() && !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             bail!("[store] url is not one of PostgreSQL: postgres://user:password@host:port/database");
+        }
+        if !self.store.read_url.is_empty() && url.is_empty() {
+            bail!("[store] read_url names standbys of no database: set url to that of their primary");
+        }
+        for standby in &self.store.read_url {
+            let parsed = reqwest::Url::parse(standby);
+            let has_one_host = |url: &reqwest::Url| url.host_str().is_some_and(|host| !host.contains(','));
+            if !parsed.is_ok_and(|url| matches!(url.scheme(), "postgres" | "postgresql") && has_one_host(&url)) {
+                bail!(
+                    "[store] read_url: each must be like postgres://user:password@10.0.0.12:5432/database, with one host"
+                );
+            }
         }
         for (name, bytes, least) in [
             ("journal_bytes", self.store.journal_bytes, JOURNAL_BYTES_MIN),
@@ -79,6 +94,7 @@ impl Settings {
         let store = &self.store;
         Some(PostgresOptions {
             url: store.url.clone().filter(|url| !url.is_empty())?,
+            read_urls: store.read_url.clone(),
             outbox: self.has_offline_push(),
             tls_ca_file: store.tls_ca_file.clone(),
             connections: store.connections_max,

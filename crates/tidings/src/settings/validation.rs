@@ -183,6 +183,20 @@ mod tests {
         for url in ["redis://10.0.0.31/1", "rediss://user:hush@10.0.0.31:6379/0"] {
             assert!(redis(url).is_some_and(|why| why.contains("names a database") && !why.contains("hush")), "{url}");
         }
+        let standbys = |url: Option<&str>, standbys: &str| {
+            let mut settings =
+                Settings { api_key: Some("k".into()), token_key: Some("t".into()), ..Settings::default() };
+            settings.store.url = url.map(Into::into);
+            settings.set_any("store", "read_url", standbys).unwrap();
+            settings.check().err().map(|why| why.to_string())
+        };
+        let database = Some("postgres://db-1/t");
+        assert_eq!(standbys(database, "postgres://u:hush@db-2/t, postgres://u:hush@db-3:5433/t?sslmode=require"), None);
+        assert!(standbys(None, "postgres://db-2/t").is_some_and(|why| why.contains("set url")));
+        for url in ["db-2", "http://u:hush@db-2/t", "postgres://u:hush@db-2,db-3/t"] {
+            let told = standbys(database, url);
+            assert!(told.is_some_and(|why| why.contains("[store] read_url") && !why.contains("hush")), "{url}");
+        }
         assert!(check("data_dir", "").is_some_and(|why| why.contains("data_dir")));
     }
 

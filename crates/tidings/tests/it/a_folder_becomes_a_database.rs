@@ -8,7 +8,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tidings_client::{http::HttpClient, session::Session, token::sign};
 use tidings_protocol::frames::{Attention, Bind, ClientFrame, ServerFrame};
@@ -111,17 +111,26 @@ fn refused(output: &Output, says: &str) {
     assert!(output.status.code() == Some(1) && said.contains(says) && !said.contains("secret-word"), "{said}");
 }
 
-/// Kills the command once it has stored this many batches.
+/// Kills the command once it has stored this many batches. It can't go on meanwhile, however long that takes: the row in which it says
+/// how far it is is locked.
 fn kill_after(mut command: Command, database: &PostgresServer, url: &str, batches: u64) {
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let deadline = Instant::now() + WAIT;
-    let begun = "SELECT to_regclass('tidings.folder_copy') IS NOT NULL";
-    let count = "SELECT batches FROM tidings.folder_copy";
-    while database.sql(url, begun) != "t" || database.sql(url, count).parse::<u64>().unwrap() < batches {
-        assert!(Instant::now() < deadline && running.try_wait().unwrap().is_none(), "it ended before batch {batches}");
-    }
+    let held = database.hold(
+        url,
+        &format!(
+            "SET LOCAL statement_timeout = '{}s'; \
+             DO $$ BEGIN \
+             WHILE NOT EXISTS (SELECT FROM pg_class WHERE relname = 'folder_copy') LOOP PERFORM pg_sleep(0.001); END LOOP; \
+             WHILE (SELECT batches FROM tidings.folder_copy) < {batches} LOOP PERFORM pg_sleep(0.001); END LOOP; \
+             LOCK TABLE tidings.folder_copy IN EXCLUSIVE MODE; \
+             END $$",
+            WAIT.as_secs()
+        ),
+    );
+    assert!(running.try_wait().unwrap().is_none(), "it ended before batch {batches}");
     running.kill().unwrap();
     running.wait().unwrap();
+    drop(held);
 }
 
 #[test]

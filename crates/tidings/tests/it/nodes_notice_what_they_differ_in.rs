@@ -125,13 +125,13 @@ impl Installation {
         let (done, sending) = (AtomicBool::new(false), &self.nodes[0]);
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
+                scopeguard::defer! { done.store(true, SeqCst) }
                 let (mut http, mut n) = (sending.http(), 0);
                 while Instant::now() < until {
                     let body = serde_json::json!({"conversation": "g", "from": "alice", "client_msg_id": n.to_string(), "body": text(n)});
                     http.send(&serde_json::from_value::<SendRequest>(body).unwrap()).unwrap();
                     n += 1;
                 }
-                done.store(true, SeqCst);
                 n
             });
             let mut bodies = Vec::new();

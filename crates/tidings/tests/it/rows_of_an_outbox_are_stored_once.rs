@@ -239,10 +239,16 @@ fn embedded(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
 
 /// Two nodes on a database of their own, in the file's settings.
 pub(crate) fn two_nodes(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
+    some_nodes(&["first", "second"], 2_000, settings)
+}
+
+/// Nodes with these names and this lease, in milliseconds.
+pub(crate) fn some_nodes(names: &[&'static str], lease_ms: u64, settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
     let redis = std::rc::Rc::new(RedisServer::start(&[]));
     let postgres = PostgresServer::shared();
     let url = postgres.database();
-    let node = |name: &'static str| -> Box<dyn Fn() -> Command> {
+    let node = |name: &&'static str| -> Box<dyn Fn() -> Command> {
+        let name = *name;
         let (folder, redis, postgres, url) = (Folder::new(), redis.clone(), postgres.clone(), url.clone());
         std::fs::write(folder.path().join("tidings.toml"), settings).unwrap();
         Box::new(move || {
@@ -251,12 +257,14 @@ pub(crate) fn two_nodes(settings: &str) -> Vec<Box<dyn Fn() -> Command>> {
             let mut command = folder.program(&["serve"]);
             command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).env("TIDINGS_STORE_URL", &url);
             command.env("TIDINGS_CLUSTER_NAME", name).env("TIDINGS_CLUSTER_REDIS", redis.url());
-            command.env("TIDINGS_CLUSTER_SECRET", "the secret of the nodes").env("TIDINGS_CLUSTER_LEASE_MS", "2000");
+            command
+                .env("TIDINGS_CLUSTER_SECRET", "the secret of the nodes")
+                .env("TIDINGS_CLUSTER_LEASE_MS", lease_ms.to_string());
             command.env("TIDINGS_LINK_LISTEN", "127.0.0.1:0");
             command
         })
     };
-    vec![node("first"), node("second")]
+    names.iter().map(node).collect()
 }
 
 #[test]

@@ -78,9 +78,12 @@ fn a_flood_runs_at_a_share_of_what_it_reaches_alone_around_what_is_measured() {
     assert_eq!((&alone["delivered"], &beside[0]["delivered"]), (&Value::from(20), &Value::from(20)));
     let flood = &beside[1];
     assert_eq!(flood["delivered"].as_u64().unwrap(), 5 * flood["committed"].as_u64().unwrap());
-    // It begins and ends half a second apart from what is measured: it is due for twice as long.
-    let due = flood["series"]["planned"].as_array().unwrap().iter().rposition(|bin| bin.as_u64() > Some(0)).unwrap();
-    assert!(due >= 6, "due in the first {due} quarters of a second: {}", flood["series"]["planned"]);
+    // It begins and ends half a second apart from what is measured: it is due for twice as long. What it reaches alone on a busy machine
+    // may be few messages a second: the end is an interval after the last of them.
+    let (bins, planned) = (flood["series"]["planned"].as_array().unwrap(), flood["planned"].as_u64().unwrap());
+    let last = bins.iter().rposition(|bin| bin.as_u64() > Some(0)).unwrap() as u64;
+    let quarters = (last + 1) * planned / (planned - 1).max(1);
+    assert!(quarters > 5 || planned < 2, "due for {quarters} quarters of a second: {bins:?}");
 }
 
 #[test]

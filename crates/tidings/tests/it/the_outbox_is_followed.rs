@@ -2,7 +2,9 @@
 
 use crate::{
     app_database::{AppDatabase, Kind, is_deadlock},
+    functions_come_back_when_their_node_is_killed::leaders,
     redis::wait_until,
+    rows_of_an_outbox_are_stored_once::{Nodes, some_nodes},
     support::*,
 };
 use serde_json::{Value, json};
@@ -316,4 +318,30 @@ fn two_servers_on_one_table_take_turns_and_say_so() {
         }
     });
     drop(servers);
+}
+
+#[test]
+fn an_outbox_is_followed_by_another_node_than_the_one_that_pushes() {
+    let database = AppDatabase::new(Kind::Postgres);
+    let nodes = Nodes::start(some_nodes(&["first", "second"], 2_000, &database.settings("shop")));
+    wait_until("the nodes are ready", || nodes.running.iter().all(|node| node.http().is_ready()));
+    let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };
+    nodes.running[0].http().upsert_users(vec![user("alice"), user("bob")]).unwrap();
+    wait_until("they share the functions", || {
+        let leaders = leaders(&nodes.running[0]);
+        let [push, outboxes] = ["push", "outboxes"].map(|function| leaders.get(function));
+        push.is_some() && outboxes.is_some() && push != outboxes
+    });
+    let mut app = database.connect();
+    let push = json!({ "to": { "users": ["bob"] }, "type": "t", "body": 1, "client_push_id": "once" });
+    app.call("tidings_push", &push).unwrap();
+    let last = app.run("SELECT max(id) FROM tidings_outbox");
+    let id = last[0][0].as_ref().unwrap().parse().unwrap();
+    let row = app.wait_for_state(id, "done");
+    let receipt: Value = serde_json::from_str(&row[3]).unwrap();
+    for node in &nodes.running {
+        let status: Value = node.http().get(&format!("/v1/push/{}", receipt["push"])).unwrap();
+        assert_eq!(status["push"], receipt["push"]);
+    }
+    assert!(nodes.running.iter().any(|node| source(node).done == 1), "its leader tells");
 }

@@ -172,7 +172,7 @@ export function NodeTable({ nodes }: { readonly nodes: readonly NodeView[] }) {
         key: node.boot_id,
         cells: [
           <bdi title={`boot ${node.boot_id}`}>{node.name}</bdi>,
-          node.leads === true ? <Badge tone="good">leads</Badge> : "",
+          <>{node.functions?.map((name) => <Badge key={name} tone="good">{name}</Badge>)}</>,
           count(node.sessions),
           node.roles ?? "–",
           node.version ?? "–",

@@ -9,7 +9,7 @@ export interface NodeView {
   readonly sessions: number;
   readonly version?: string | null;
   readonly roles?: string | null;
-  readonly leads?: boolean;
+  readonly functions?: readonly string[];
 }
 
 export interface NodesAnswer {

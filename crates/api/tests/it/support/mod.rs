@@ -223,6 +223,15 @@ impl Server {
         address
     }
 
+    /// Opens another listener, which accepts only once this has connected: what the client has sent by then is there at once.
+    pub fn listen_once_connected<T>(&mut self, connect: impl FnOnce(SocketAddr) -> T) -> T {
+        let _guard = self.runtime.enter();
+        let listener = Listener::bind(ListenerConfig::open(LOCAL), self.service.clone()).unwrap();
+        let connected = connect(listener.address());
+        self.stops.push(listener.start());
+        connected
+    }
+
     /// A client with the API key.
     pub fn app(&self) -> HttpClient {
         HttpClient::new(self.address, API_KEY)
@@ -319,7 +328,7 @@ pub fn now_ms() -> u64 {
 }
 
 pub fn token(user: &str) -> String {
-    sign(TOKEN_KEY, user, Duration::from_secs(600))
+    sign(TOKEN_KEY, user, Duration::from_secs(24 * 60 * 60))
 }
 
 /// Checks that the OpenAPI description allows this status for this operation. Paths that are no operation are not checked.

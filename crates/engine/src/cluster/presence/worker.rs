@@ -19,7 +19,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_domain::{bus::Bus, metrics::Metrics};
+use tidings_domain::{bus::Bus, function::Function, metrics::Metrics};
 
 /// Messages in the inbox. More are dropped; the exchange then asks for what is missing.
 const INBOX_MAX: usize = 512;
@@ -169,7 +169,7 @@ impl ExchangeLoop<'_> {
             metrics: &self.metrics.cluster,
             now: Instant::now(),
             now_ms: self.context.clock.now_ms(),
-            leads: self.nodes.is_leader(),
+            leads: self.nodes.leads(Function::Presence),
             session_limits: self.context.session_limits,
         };
         step(&mut self.exchange, &context);

@@ -8,6 +8,7 @@ use tidings_domain::{
     chat_rows::{decode, number_in, recall_key},
     desks::{DeskPatch, agent_of},
     erasure::*,
+    function::Function,
     joining::JoinRequest,
     model::*,
     push_tokens,
@@ -53,7 +54,7 @@ impl Engine {
     /// # Errors
     /// `store_unavailable`, `queue_full` and others: a later call goes on.
     pub fn work_on_erasures(&self, redact_others: RedactOthers<'_>) -> Result<bool, Refusal> {
-        let Some(term) = self.lead.term() else { return Ok(false) };
+        let Some(term) = self.leads.term(Function::Push) else { return Ok(false) };
         self.forget_ids(term)?;
         let (from, to) = ErasurePlace::Running.range();
         let running = self.store.rows(RowSpace::Chat, &from, &to, ROWS_AT_ONCE).map_err(store_refusal)?;

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use tidings_domain::{clock::Clock, push_store::DeviceNo, store::Store};
 use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::Refusal, http::*};
-use tidings_push::{PushItem, Register};
+use tidings_push::{PushItem, PushReports, Register};
 
 pub struct Phone {
     pub session: u64,
@@ -88,7 +88,9 @@ impl Shard {
                     assert!(!frame.json.is_empty() && (self.survives_failover || !frame.miop.is_empty()));
                     self.handed.entry(name.clone()).or_default().push(frame.push);
                     self.frames.insert(frame.push, serde_json::from_slice(&frame.json).unwrap());
-                    self.world.engine.push.written(frame.push, vec![phone.device]);
+                    let mut reports = PushReports::default();
+                    reports.add_written(frame.push, phone.device);
+                    self.world.engine.push.report(reports);
                 }
             }
         }
@@ -150,8 +152,22 @@ impl Shard {
     }
 
     pub fn acknowledge(&mut self, name: &str, pushes: &[u64]) {
-        self.world.engine.push.acknowledged(self.phones[name].device, pushes.to_vec());
+        self.report_acknowledged(name, pushes);
         self.settle();
+    }
+
+    /// The same, without waiting for it.
+    pub fn report_acknowledged(&self, name: &str, pushes: &[u64]) {
+        self.report_all_acknowledged(&[(name, pushes)]);
+    }
+
+    /// Reports at once what devices have acknowledged.
+    pub fn report_all_acknowledged(&self, acknowledged: &[(&str, &[u64])]) {
+        let mut reports = PushReports::default();
+        for (name, pushes) in acknowledged {
+            reports.add_acknowledged(self.phones[*name].device, pushes);
+        }
+        self.world.engine.push.report(reports);
     }
 
     /// The pushes that a device was handed since the last call.

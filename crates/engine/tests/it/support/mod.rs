@@ -66,17 +66,17 @@ impl World {
         bus: Arc<dyn Bus>,
         lease: Duration,
     ) -> World {
-        World::node_with(PopupsConfig::default(), name, store.clone(), log, bus, lease)
+        World::node_with(PopupsConfig::default(), name, store.clone(), log, bus, (lease, Duration::MAX))
     }
 
-    /// The same by its own way to the store.
+    /// The same by its own way to the store, with the time after which functions move.
     pub fn node_with(
         popups: PopupsConfig,
         name: &str,
         store: Arc<dyn Store>,
         log: Arc<dyn CommitLog>,
         bus: Arc<dyn Bus>,
-        lease: Duration,
+        (lease, balance_after): (Duration, Duration),
     ) -> World {
         let (address, link) = (format!("http://{name}"), String::new());
         let (version, roles) = ("1".into(), "all".into());
@@ -95,6 +95,7 @@ impl World {
             node: node_info,
             lease,
             may_lead: true,
+            balance_after,
             recent_bytes_max: 1 << 20,
             fingerprints: Default::default(),
         };

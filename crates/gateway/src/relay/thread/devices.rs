@@ -164,19 +164,22 @@ impl RelayLoop {
             (Phase::Unbound, _) => self.close(key, &Refusal::new(ErrorCode::NotBound, "bind first")),
             (_, miop::kind::HEARTBEAT) => self.handle_heartbeat(key, payload),
             (_, miop::kind::UNBIND) => self.handle_unbind(key, frame, payload),
-            (Phase::Live, _) => self.forward(key, frame),
+            (Phase::Live, kind) => self.forward(key, kind, frame),
             // Acknowledgements while the core is away: their pushes will come again.
             _ => {}
         }
     }
 
     /// Forwards a frame to the core, if the core has the session.
-    fn forward(&mut self, key: usize, frame: &[u8]) {
+    fn forward(&mut self, key: usize, kind: u8, frame: &[u8]) {
         let device = &self.devices[key];
         if let Some(session) = device.session
             && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream_index))
         {
-            upstream.out.put(PacketKind::Data, session, frame);
+            match kind {
+                miop::kind::ACK => upstream.put_acknowledgement(session, frame),
+                _ => upstream.put(PacketKind::Data, session, frame),
+            }
         }
     }
 
@@ -187,7 +190,7 @@ impl RelayLoop {
             return self.close(key, &Refusal::new(error.code(), error.to_string()));
         }
         if self.devices[key].phase == Phase::Live {
-            self.forward(key, frame);
+            self.forward(key, miop::kind::UNBIND, frame);
             // The core learns of the end by the forwarded frame; no `Closed` need follow.
             self.devices[key].session = None;
         }
@@ -222,7 +225,7 @@ impl RelayLoop {
         let mut payload = Vec::with_capacity(bind.len() + 1);
         payload.push(1);
         payload.extend_from_slice(bind);
-        self.upstreams[index].out.put(PacketKind::Open, device.id, &payload);
+        self.upstreams[index].put(PacketKind::Open, device.id, &payload);
     }
 
     fn handle_heartbeat(&mut self, key: usize, payload: &[u8]) {
@@ -351,14 +354,14 @@ impl RelayLoop {
         if let Some(session) = device.session.take()
             && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream_index))
         {
-            upstream.out.put(PacketKind::Closed, session, &[]);
+            upstream.put(PacketKind::Closed, session, &[]);
         }
     }
 
     pub(super) fn remove(&mut self, key: usize) {
         self.end_session(key);
         let device = self.devices.remove(key);
-        device.transport.end(self.poll.registry());
+        device.transport.end();
         self.shared.metrics.connections.dec();
         self.shared.open.leave();
     }

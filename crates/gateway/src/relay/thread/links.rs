@@ -13,7 +13,13 @@ use crate::{
     timer_wheel::ticks,
 };
 use mio::Token;
-use std::{hash::BuildHasher, io, net::TcpStream, sync::atomic::Ordering, time::Duration};
+use std::{
+    hash::BuildHasher,
+    io,
+    net::TcpStream,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 use tidings_protocol::miop::{Frame, decode, take_head};
 
 /// Devices bound again in a turn, after the core came back.
@@ -141,7 +147,7 @@ impl RelayLoop {
                     (device.session, device.upstream_index) = (Some(session), index as u16);
                 } else {
                     // The device disconnected while its bind was with the core.
-                    self.upstreams[index].out.put(PacketKind::Closed, session, &[]);
+                    self.upstreams[index].put(PacketKind::Closed, session, &[]);
                 }
             }
             PacketKind::Data if is_here => self.handle_data(key, payload),
@@ -206,16 +212,16 @@ impl RelayLoop {
                 sessions.extend_from_slice(&session.to_le_bytes());
             }
         }
-        let out = &mut self.upstreams[index].out;
+        let upstream = &mut self.upstreams[index];
         for chunk in sessions.chunks(packet::PAYLOAD_BYTES_MAX / 8 * 8) {
-            out.put(PacketKind::Sessions, request, chunk);
+            upstream.put(PacketKind::Sessions, request, chunk);
         }
-        out.put(PacketKind::Sessions, request, &[]);
+        upstream.put(PacketKind::Sessions, request, &[]);
     }
 
     pub(super) fn flush_upstreams(&mut self) {
-        let tick = self.tick();
-        let flushed: io::Result<()> = self.upstreams.iter_mut().try_for_each(|upstream| upstream.flush(tick));
+        let (tick, now) = (self.tick(), Instant::now());
+        let flushed: io::Result<()> = self.upstreams.iter_mut().try_for_each(|upstream| upstream.flush(tick, now));
         if let Err(error) = flushed {
             tracing::warn!(%error, "the link to the core is lost");
             self.lose_core();

@@ -145,6 +145,17 @@ impl Server {
         bus: Arc<dyn Bus>,
         lease: Duration,
     ) -> Self {
+        Server::node_that_balances(details, name, store, (log, bus), (lease, Duration::MAX))
+    }
+
+    /// The same, with the time after which functions move.
+    pub fn node_that_balances(
+        details: NodeDetails,
+        name: &str,
+        store: &Arc<MemoryStore>,
+        (log, bus): (Arc<dyn CommitLog>, Arc<dyn Bus>),
+        (lease, balance_after): (Duration, Duration),
+    ) -> Self {
         let (address, link) = Default::default();
         let (version, roles) = ("1".into(), "all".into());
         let boot_id = rand::random();
@@ -155,6 +166,7 @@ impl Server {
             node: node_info,
             lease,
             may_lead: true,
+            balance_after,
             recent_bytes_max: 1 << 20,
             fingerprints: Default::default(),
         };
@@ -187,6 +199,7 @@ impl Server {
             node: node_info,
             lease,
             may_lead: true,
+            balance_after: Duration::MAX,
             recent_bytes_max: 1 << 20,
             fingerprints: Default::default(),
         };
@@ -351,7 +364,7 @@ impl Drop for Server {
 }
 
 pub fn token(user: &str) -> String {
-    sign(TOKEN_KEY, user, Duration::from_secs(600))
+    sign(TOKEN_KEY, user, Duration::from_secs(24 * 60 * 60))
 }
 
 pub fn raw(text: &str) -> Box<serde_json::value::RawValue> {

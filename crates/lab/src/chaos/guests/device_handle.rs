@@ -1,15 +1,17 @@
 //! The handle of a device: commands to its thread, and the state of its session.
 
 use super::super::expected_presence::ExpectedUser;
+use crate::lock::lock;
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
 };
+use tidings_client::http::HttpClient;
 
 /// The nodes with their keys, and the guests.
 #[derive(Debug)]
@@ -21,6 +23,12 @@ pub(in crate::chaos) struct GuestConfig {
     pub(in crate::chaos) guests: Vec<String>,
     /// The group of all guests, in which they may watch each other.
     pub(in crate::chaos) group: String,
+}
+
+impl GuestConfig {
+    pub(in crate::chaos) fn http(&self, node: usize) -> HttpClient {
+        HttpClient::new(self.nodes[node].0, self.api_key.clone())
+    }
 }
 
 /// The protocol of a guest's device; over MIOP with or without chat.
@@ -71,13 +79,9 @@ impl DeviceHandle {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn set_wanted(&self, wanted: bool) {
         // Under the lock, so that `is_settled` sees no device whose command has just changed as settled.
-        let _state = self.state();
+        let _state = lock(&self.state);
         self.wanted.store(wanted, Ordering::Relaxed);
     }
 
@@ -101,59 +105,59 @@ impl DeviceHandle {
 
     /// Whether the device is connected if it is wanted, and disconnected if not.
     pub(super) fn is_settled(&self) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         // A device that has still to return to its first node may have to disconnect.
         let is_called = self.home_requested.load(Ordering::Relaxed);
         !state.is_busy && !is_called && state.bound.is_some() == self.is_wanted()
     }
 
     pub(super) fn receives_pushes(&self) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         state.bound.is_some() && state.pushes
     }
 
     /// When the session began, if it lasts as long as its connection.
     pub(super) fn bound_since(&self) -> Option<Instant> {
-        self.state().bound.filter(|_| self.lasts.load(Ordering::Relaxed))
+        lock(&self.state).bound.filter(|_| self.lasts.load(Ordering::Relaxed))
     }
 
     pub(super) fn is_push_target(&self) -> bool {
-        self.state().is_push_target
+        lock(&self.state).is_push_target
     }
 
     pub(super) fn disconnects(&self) -> BTreeMap<String, u64> {
-        self.state().disconnects.clone()
+        lock(&self.state).disconnects.clone()
     }
 
     /// The device begins to connect or to disconnect: any answer about it may be right.
     pub(super) fn begin_change(&self) {
-        self.state().is_busy = true;
+        lock(&self.state).is_busy = true;
     }
 
     pub(super) fn end_change(&self) {
-        self.state().is_busy = false;
+        lock(&self.state).is_busy = false;
     }
 
     pub(super) fn record_bound(&self, pushes: bool) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         (state.bound, state.pushes, state.is_busy) = (Some(Instant::now()), pushes, false);
         state.is_push_target |= pushes;
         state.changes += 1;
     }
 
     pub(super) fn record_end(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         (state.bound, state.is_busy) = (None, false);
         state.changes += 1;
     }
 
     pub(super) fn record_break(&self, why: String) {
-        *self.state().disconnects.entry(why).or_default() += 1;
+        *lock(&self.state).disconnects.entry(why).or_default() += 1;
     }
 
     /// Adds this device to the expected presence of its user.
     pub(super) fn add_to(&self, user_state: &mut ExpectedUser) {
-        let state = self.state();
+        let state = lock(&self.state);
         user_state.changes += state.changes;
         user_state.changing |= state.is_busy || state.bound.is_some() != self.is_wanted();
         if let Some(since) = state.bound {

@@ -27,7 +27,6 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use tidings_client::http::HttpClient;
 
 /// The device ids of a guest.
 const DEVICES: [&str; 2] = ["phone", "web"];
@@ -50,7 +49,7 @@ impl Guests {
         push_verifier: &Arc<PushVerifier>,
         patience: Duration,
     ) -> Result<Self, LabError> {
-        let mut http = HttpClient::new(config.nodes[0].0, config.api_key.clone());
+        let mut http = config.http(0);
         setup::create_users(&mut http, &config.guests)?;
         setup::create_group(&mut http, &config.group, &config.guests)?;
         let mut devices = Vec::new();

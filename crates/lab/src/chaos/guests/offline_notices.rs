@@ -1,9 +1,10 @@
 //! Changes of presence that watching sessions received, and wrong ones among them: guests called offline while connected.
 
 use super::device_handle::DeviceHandle;
+use crate::lock::lock;
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -30,17 +31,13 @@ pub(super) struct OfflineNotices {
 }
 
 impl OfflineNotices {
-    fn notices(&self) -> MutexGuard<'_, Vec<OfflineNotice>> {
-        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records changes that a watching session on this node received.
     pub(super) fn record(&self, changes: Vec<(String, bool)>, devices: &[DeviceHandle], node: usize) {
         self.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
         for (user, _) in changes.into_iter().filter(|(_, online)| !online) {
             let devices = devices.iter().filter(|handle| handle.user == user);
             let since = devices.filter_map(DeviceHandle::bound_since).min();
-            let mut notices = self.notices();
+            let mut notices = lock(&self.notices);
             if let Some(since) = since
                 && notices.len() < NOTICES_MAX
             {
@@ -51,7 +48,7 @@ impl OfflineNotices {
 
     /// The notices after the fault about users whose session began before it.
     pub(super) fn since_before(&self, injected: Instant) -> Vec<String> {
-        let notices = self.notices();
+        let notices = lock(&self.notices);
         let stayed = notices.iter().filter(|notice| notice.since <= injected && notice.at >= injected);
         let after = |notice: &OfflineNotice| notice.at.saturating_duration_since(injected).as_secs_f64();
         stayed
@@ -64,7 +61,7 @@ impl OfflineNotices {
     }
 
     pub(super) fn clear(&self) {
-        self.notices().clear();
+        lock(&self.notices).clear();
         self.changes.store(0, Ordering::Relaxed);
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         backoff::{ConnectionEnd, RetryTarget},
         device::DeviceState,
     },
-    latency::record,
+    problems::Problems,
 };
 use rand::RngExt;
 use std::borrow::Cow;
@@ -61,7 +61,7 @@ impl DevicePool {
     }
 
     fn protocol_violation(&mut self, index: usize, why: &str) -> ConnectionEnd {
-        self.add_problem(format!("device {index} received a protocol violation: {why}"));
+        self.counts.problems.note(format!("device {index} received a protocol violation: {why}"));
         ConnectionEnd::new("not the protocol", RetryTarget::Never)
     }
 
@@ -87,7 +87,7 @@ impl DevicePool {
                 let device = &mut self.devices[index];
                 if device.heartbeat_sent_ns != 0 {
                     self.counts.heartbeats_answered += 1;
-                    record(&mut self.heartbeat, device.heartbeat_sent_ns, machine_ns());
+                    self.heartbeat.record(device.heartbeat_sent_ns, machine_ns());
                     device.heartbeat_sent_ns = 0;
                 }
                 Ok(())
@@ -97,7 +97,7 @@ impl DevicePool {
                 let now_of_bench = self.of_bench(machine_ns());
                 let received = &mut self.devices[index].received;
                 if let Err(why) = self.pushes.receive(received, id, body, now_of_bench) {
-                    self.add_problem(format!("device {index}: {why}"));
+                    self.counts.problems.note(format!("device {index}: {why}"));
                 }
                 Ok(())
             }
@@ -148,7 +148,7 @@ impl DevicePool {
         device.heartbeat_ms = heartbeat_ms.min(u64::from(u32::MAX)) as u32;
         // The first heartbeat is sent after a random time, so that devices that bind together do not send them together.
         let mut first_timer_ms = rand::rng().random_range(0..=heartbeat_interval_ms(device));
-        record(&mut self.bind, device.due_ns, now);
+        self.bind.record(device.due_ns, now);
         self.series.latency(device.due_ns, now);
         self.series.acknowledged(now);
         if let Some(visits) = self.visits {

@@ -1,13 +1,13 @@
 //! Client threads that outlive their server: some request decisions for new users, others repeat reports of events until they
 //! are answered.
 
-use crate::server::OwnServer;
+use crate::{lock::lock, server::OwnServer};
 use serde_json::json;
 use std::{
     collections::{BTreeMap, VecDeque},
     net::SocketAddr,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -25,11 +25,6 @@ const EVENTS_PER_CALL_MAX: u64 = 12;
 /// How many answered reports are repeated after a kill: all their events must be duplicates.
 const REPEATED_CALLS: usize = 3;
 pub(super) const EVENT_KINDS: [&str; 3] = ["impression", "click", "dismiss"];
-
-/// Locks a mutex even if a thread panicked: that fails the run by itself.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A user who was shown a popup.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use super::{
 use crate::{LabError, crash::kills::Kills, result::RunResult, server::OwnServer};
 use clients::{Exposure, Incarnations, decide_until_stopped, report_until_stopped};
 use rand::rngs::StdRng;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidings_client::http::HttpClient;
 use tidings_protocol::http::{PopupCaps, PopupSpec, PopupState};
 use verifier::CrashVerifier;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &PopupCrashArgs) -> Result<RunResult, LabError> {
                 scope.spawn(move || report_until_stopped(incarnations, number))
             })
             .collect();
-        let result = Kills::new(args.kills, seed)
+        let result = Kills::new(args.kills, seed, Duration::ZERO)
             .run(&mut server, |server, at, random| verify_after_kill(server, at, random, &incarnations, &mut verifier));
         // Threads must also end when a start failed, since no server answers them then.
         incarnations.stop();

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     LabError,
+    problems::Problems,
     result::{Check, Layout, Measurement, filled},
 };
 use rand::{RngExt, rngs::StdRng};
@@ -18,13 +19,12 @@ use std::{
 use tidings_client::http::HttpClient;
 use tidings_protocol::http::ExportedEvent;
 
-const PROBLEMS_MAX: usize = 20;
 /// The span of time that one request of the export covers.
 const EXPORT_SLICE_MS: u64 = 500;
 /// How often a request is repeated that is refused with a retryable code.
 const REFUSED_MAX: usize = 1_000;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CrashVerifier {
     bound: Duration,
     begun_ms: u64,
@@ -59,28 +59,7 @@ pub(super) struct CrashVerifier {
 
 impl CrashVerifier {
     pub(super) fn new(bound: Duration) -> Self {
-        CrashVerifier {
-            bound,
-            begun_ms: now_ms(),
-            asked_again: 0,
-            forgotten_within: 0,
-            oldest_forgotten: Vec::new(),
-            forgotten_late: 0,
-            forgotten_strict: 0,
-            forgotten_stored: 0,
-            accepted: 0,
-            exported: 0,
-            unanswered_exported: 0,
-            lost: 0,
-            doubled: 0,
-            altered: 0,
-            miscounted: 0,
-            retries: 0,
-            contradictions: 0,
-            unexpected: 0,
-            earlier: Vec::new(),
-            problems: Vec::new(),
-        }
+        CrashVerifier { bound, begun_ms: now_ms(), ..CrashVerifier::default() }
     }
 
     pub(super) fn sample_earlier(&self, random: &mut StdRng, count: usize) -> Vec<Exposure> {
@@ -114,7 +93,7 @@ impl CrashVerifier {
             match age {
                 _ if one.strict => {
                     self.forgotten_strict += 1;
-                    self.add_problem(format!("{} of a strict popup was forgotten", one.user));
+                    self.problems.note(format!("{} of a strict popup was forgotten", one.user));
                 }
                 Some(age) => {
                     let late = age > self.bound;
@@ -125,14 +104,14 @@ impl CrashVerifier {
                 }
                 None => {
                     self.forgotten_stored += 1;
-                    self.add_problem(format!("{} was forgotten, whose showing was long stored", one.user));
+                    self.problems.note(format!("{} was forgotten, whose showing was long stored", one.user));
                 }
             }
         }
         for (incarnation, (oldest, late_ones)) in oldest {
             self.oldest_forgotten.push(oldest);
             if late_ones > 0 {
-                self.add_problem(format!(
+                self.problems.note(format!(
                     "life {incarnation}: {late_ones} forgotten beyond the bound, the oldest after {oldest:?}"
                 ));
             }
@@ -149,19 +128,19 @@ impl CrashVerifier {
             *by_kind.entry((event.popup.clone(), kind_of(&event))).or_default() += 1;
             if let Some(first) = stored.insert(event.id.clone(), event) {
                 self.doubled += 1;
-                self.add_problem(format!("event {} is there twice", first.id));
+                self.problems.note(format!("event {} is there twice", first.id));
             }
         }
         for log in reports {
             self.retries += log.retries;
             self.contradictions += log.contradictions.len() as u64;
-            self.problems.extend(log.contradictions.iter().take(PROBLEMS_MAX).cloned());
+            log.contradictions.iter().for_each(|what| self.problems.note(what.clone()));
             for event in &log.accepted {
                 self.accepted += 1;
                 match stored.remove(&event.id) {
                     None => {
                         self.lost += 1;
-                        self.add_problem(format!("event {}, accepted, is lost", event.id));
+                        self.problems.note(format!("event {}, accepted, is lost", event.id));
                     }
                     Some(kept) => self.compare(event, &kept),
                 }
@@ -172,7 +151,7 @@ impl CrashVerifier {
         }
         for event in stored.into_values() {
             self.altered += 1;
-            self.add_problem(format!("event {} was never reported", event.id));
+            self.problems.note(format!("event {} was never reported", event.id));
         }
         for (popup, _) in POPUPS {
             let hours = hours_of(http, popup)?;
@@ -185,7 +164,7 @@ impl CrashVerifier {
                 let exported = by_kind.get(&(popup.to_owned(), kind)).copied().unwrap_or_default();
                 if counted != exported {
                     self.miscounted += 1;
-                    self.add_problem(format!("{popup}: {counted} of {kind} counted, {exported} exported"));
+                    self.problems.note(format!("{popup}: {counted} of {kind} counted, {exported} exported"));
                 }
             }
         }
@@ -195,7 +174,7 @@ impl CrashVerifier {
     fn compare(&mut self, reported: &ReportedEvent, kept: &ExportedEvent) {
         if kind_of(kept) != reported.kind || kept.decision != reported.decision {
             self.altered += 1;
-            self.add_problem(format!("{reported:?} is kept as {kept:?}"));
+            self.problems.note(format!("{reported:?} is kept as {kept:?}"));
         }
     }
 
@@ -221,13 +200,7 @@ impl CrashVerifier {
     pub(super) fn add_unexpected_answers(&mut self, unexpected: BTreeMap<u16, (u64, String)>) {
         for (times, first) in unexpected.into_values() {
             self.unexpected += times;
-            self.add_problem(format!("{times} times, the first {first}"));
-        }
-    }
-
-    fn add_problem(&mut self, what: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(what);
+            self.problems.note(format!("{times} times, the first {first}"));
         }
     }
 

@@ -514,7 +514,7 @@
   };
 
   /** A line for each side: the mean as a dot, the interval around it, and the rounds' least and most. */
-  function intervals({ name, unit, means, judgements }, sides) {
+  function intervals({ name, unit, means, verdicts }, sides) {
     const [width, row, left, right] = [560, 30, 130, 16];
     const known = means.filter(Boolean);
     if (known.length === 0) return undefined;
@@ -534,7 +534,7 @@
       if (one.half_width !== null) svg.append(drawn("line", { x1: at(one.mean - one.half_width), x2: at(one.mean + one.half_width), y1: y, y2: y, style: colour, "stroke-width": 7, "stroke-linecap": "round", opacity: 0.35 }));
       svg.append(drawn("circle", { cx: at(one.mean), cy: y, r: 5, style: colour }));
     });
-    const judged = judgements.map((judgement, index) => judgement && element("span", { class: judgement === "better" ? "met" : "missed" }, `${sides[index].name} ${judgement}`)).filter(Boolean);
+    const judged = verdicts.map((verdict, index) => verdict && element("span", { class: verdict === "better" ? "met" : "missed" }, `${sides[index].name} ${verdict}`)).filter(Boolean);
     return element("figure", { class: "plot" }, element("figcaption", {}, element("b", {}, `${name}, ${unit}`), element("span", {}, judged.length > 0 ? judged.flatMap((one, index) => (index ? [", ", one] : [one])) : "")), svg);
   }
 
@@ -567,7 +567,7 @@
           sameBins ? plot({ title: "p99 over time", note: `of what was due in each ${seconds(longest.bin_s)}`, wide: true, x: longest.planned.map((_, index) => index * longest.bin_s), format: milliseconds, series: plotted.map((one, index) => ({ label: sides[index].name, colour: COLOURS[index % 6], values: longest.planned.map((_, bin) => one?.series?.p99?.[bin] ?? null) })) }) : undefined,
         ) ?? "",
         element("h3", {}, "Mean ± half of the 95 % confidence interval"),
-        table([{ title: "Figure" }, ...sides.map(({ name }) => ({ title: name, number: true }))], figures.map(({ name, unit, means, differences, judgements }) => [`${name}, ${unit}`, ...means.map((one, index) => ({ text: shown(one) + against(differences[index]), class: judgements[index] === "better" ? "met" : judgements[index] === "worse" ? "missed" : undefined }))])),
+        table([{ title: "Figure" }, ...sides.map(({ name }) => ({ title: name, number: true }))], figures.map(({ name, unit, means, differences, verdicts }) => [`${name}, ${unit}`, ...means.map((one, index) => ({ text: shown(one) + against(differences[index]), class: verdicts[index] === "better" ? "met" : verdicts[index] === "worse" ? "missed" : undefined }))])),
       ));
     });
     main.append(

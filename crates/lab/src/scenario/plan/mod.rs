@@ -1,9 +1,11 @@
 //! What a scenario does, once everything in its file is known to go together.
 //!
-//! [`population`] has who takes part, [`script`] what scripted clients do, [`phase`] which work runs when, [`load`] how much of it is due, [`fault`] what
+//! [`population`] has who takes part, by its [`keys`], [`script`] what scripted clients do, [`phase`] which work runs when, [`load`] how much of it is due, [`fault`] what
 //! happens to the server.
 
 pub(crate) mod fault;
+mod goal;
+mod keys;
 mod load;
 pub(crate) mod phase;
 pub(crate) mod population;
@@ -50,6 +52,8 @@ pub(crate) struct Server {
     pub(crate) broker: Option<BrokerKind>,
     /// The nodes of a cluster; unset: one server.
     pub(crate) nodes: Option<usize>,
+    /// What a message costs the parts of the cluster is told of each phase.
+    pub(crate) measures_cost: bool,
     /// Who tells members who are offline: fakes of the lab's own, which count. Unset: nobody.
     pub(crate) offline_via: Option<OfflineVia>,
     /// A hook of the lab's own, which the server asks. Unset: it asks none.
@@ -150,7 +154,7 @@ impl Plan {
             if server.driver.is_some() && !populations[name].can_be_driven() {
                 let what =
                     "by a `driver`, groups, official accounts and direct conversations are loaded, and no other kind";
-                return Err(Mistake::at(written.get_ref().kind.span(), what));
+                return Err(Mistake::at(written.span(), what));
             }
         }
         for (name, written) in &file.script {
@@ -187,6 +191,9 @@ impl Plan {
         }
         if self.has_faults() {
             return Err("the faults of this scenario happen to the server that its file wants".into());
+        }
+        if self.server.measures_cost && nodes == 1 {
+            return Err("the file sets `measures_cost` of a cluster".into());
         }
         if self.server.descriptors.is_some() {
             return Err("the file sets `descriptors` of one server".into());
@@ -248,6 +255,9 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     if let (Some(gateways), true) = (&file.gateways, url.is_some() || nodes.is_some()) {
         return Err(Mistake::at(gateways.span(), "`gateways` are of one server of the lab's own"));
     }
+    if let (Some(cost), None) = (&file.measures_cost, nodes) {
+        return Err(Mistake::at(cost.span(), "`measures_cost` is for a cluster: it needs `nodes`"));
+    }
     if let (Some(descriptors), Some(_)) = (&file.descriptors, nodes) {
         return Err(Mistake::at(descriptors.span(), "`descriptors` is for one server, not for a cluster"));
     }
@@ -292,6 +302,7 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
         driver,
         broker,
         nodes,
+        measures_cost: file.measures_cost.as_ref().is_some_and(|measures| *measures.get_ref()),
         offline_via,
         hook,
         events_fail,
@@ -308,8 +319,8 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
 
 /// Has the server tell the fakes if a population has members who are to be told.
 fn set_offline_push(file: &ScenarioFile, server: &mut Server) -> Result<(), Mistake> {
-    let shares = file.population.values().filter_map(|written| written.get_ref().offline_share.as_ref());
-    let Some(share) = shares.into_iter().next() else {
+    let mut keys = file.population.values().flat_map(|written| written.get_ref());
+    let Some((share, _)) = keys.find(|(key, _)| key.get_ref() == "offline_share") else {
         let via = file.server.as_ref().and_then(|server| server.get_ref().offline_via.as_ref());
         return match via {
             Some(via) => Err(Mistake::at(via.span(), "no population has an `offline_share`")),

@@ -1,7 +1,9 @@
 //! The phases of a scenario: which tasks run at once, how long, and at which rates.
 
+pub(crate) use super::goal::{Goal, Search};
 pub(crate) use super::load::Load;
 use super::{
+    goal::{searched, thresholds},
     load::{check_load, positive, profile_of},
     population::{Members, Population},
 };
@@ -9,11 +11,11 @@ use crate::{
     result::Threshold,
     scenario::{
         file::{PhaseFile, WorkFile},
-        values::{Bound, DeviceTask, RateFile, ShareOfMaxFile, UntilItBreaksFile},
+        values::{DeviceTask, RateFile, ShareOfMaxFile},
     },
     toml_file::{Mistake, Time},
 };
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;
 
 /// A phase of which everything goes together.
@@ -24,32 +26,6 @@ pub(crate) struct Phase {
     pub(crate) warm_up: Duration,
     pub(crate) works: Vec<Work>,
     pub(crate) search: Option<Search>,
-}
-
-/// Rates one after another.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Search {
-    pub(crate) goal: Goal,
-    pub(crate) each: Duration,
-    pub(crate) thresholds: Vec<Threshold>,
-}
-
-/// What is searched for.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Goal {
-    /// The first of these rates at which something breaks.
-    Break(Vec<f64>),
-    /// The highest rate that keeps the bounds; the first one is tried first. The rate that is found is proved for so long.
-    Highest { from: f64, proof: Duration },
-}
-
-impl Search {
-    pub(crate) fn first_rate(&self) -> f64 {
-        match &self.goal {
-            Goal::Break(rates) => rates.first().copied().unwrap_or_default(),
-            Goal::Highest { from, .. } => *from,
-        }
-    }
 }
 
 /// Who does a task.
@@ -80,6 +56,8 @@ pub(crate) struct Work {
     pub(crate) may_be_refused: bool,
     /// The same rounds are run on a loop that only writes, too.
     pub(crate) beside_bare_loop: bool,
+    /// So many times the load the lab must keep up on a loop that only writes.
+    pub(crate) lab_sustains: Option<f64>,
     pub(crate) thresholds: Vec<Threshold>,
 }
 
@@ -94,57 +72,8 @@ const WINDOW: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(200);
 /// The lease of a gateway, and as long again.
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
-/// Steps of a search: more would be a factor that is too small.
-const STEPS_MAX: usize = 200;
 /// Shares are written with few digits.
 const SHARES_ROUNDING: f64 = 0.001;
-
-fn thresholds(bounds: &[Bound]) -> Vec<Threshold> {
-    bounds.iter().map(|bound| bound.0.clone()).collect()
-}
-
-impl Search {
-    /// `duration`: of the phase.
-    fn of(rate: &Spanned<RateFile>, duration: Option<&Spanned<Time>>) -> Result<Self, Mistake> {
-        let span = &rate.span();
-        let (each, goal, bounds) = match (rate.get_ref(), duration) {
-            (RateFile::UntilItBreaks(file), duration) => {
-                let rates = rising(file, span)?;
-                if let Some(duration) = duration {
-                    let what = "a phase that runs until it breaks lasts as long as its steps";
-                    return Err(Mistake::at(duration.span(), what));
-                }
-                (file.each.0, Goal::Break(rates), &file.thresholds)
-            }
-            (RateFile::Highest(file), Some(duration)) => {
-                let (from, proof) = (positive(file.from, span)?, duration.get_ref().0);
-                (file.each.0, Goal::Highest { from, proof }, &file.thresholds)
-            }
-            _ => return Err(Mistake::at(span.clone(), "the highest rate is proved for the `duration` of the phase")),
-        };
-        if each.is_zero() {
-            return Err(Mistake::at(span.clone(), "`each` must be above 0"));
-        }
-        Ok(Search { goal, each, thresholds: thresholds(bounds) })
-    }
-}
-
-fn rising(file: &UntilItBreaksFile, span: &Range<usize>) -> Result<Vec<f64>, Mistake> {
-    let mistake = |what: &str| Err(Mistake::at(span.clone(), what));
-    let from = positive(file.from, span)?;
-    if file.to.is_nan() || file.to < from || file.factor.is_nan() || file.factor <= 1.0 {
-        return mistake("`to` must not be below `from`, and `factor` must be above 1");
-    }
-    let mut rates = vec![from];
-    // The last step is at `to` itself.
-    while let Some(last) = rates.last().copied().filter(|last| *last < file.to) {
-        rates.push((last * file.factor).min(file.to));
-        if rates.len() > STEPS_MAX {
-            return mistake("this makes more than 200 steps: choose a greater `factor`");
-        }
-    }
-    Ok(rates)
-}
 
 /// What the works of a phase are checked against.
 struct PhaseFrame<'a> {
@@ -155,10 +84,6 @@ struct PhaseFrame<'a> {
     rate: Option<&'a Spanned<RateFile>>,
     works: usize,
     searches: bool,
-}
-
-fn searched(rate: &Option<Spanned<RateFile>>) -> Option<&Spanned<RateFile>> {
-    rate.as_ref().filter(|rate| matches!(rate.get_ref(), RateFile::UntilItBreaks(_) | RateFile::Highest(_)))
 }
 
 impl Phase {
@@ -268,10 +193,29 @@ impl PhaseFrame<'_> {
             let what = "only `rounds` of a group or an official account, and devices that reconnect, can be run on a bare loop";
             return Err(Mistake::at(beside.span(), what));
         }
+        let lab_sustains =
+            file.lab_sustains.as_ref().map(|factor| self.lab_sustains(factor, &worker, &load)).transpose()?;
         let may_be_refused = file.may_be_refused.unwrap_or(true);
         let thresholds = thresholds(&file.thresholds);
         let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
-        Ok(Work { name, worker, load, batch, around, may_be_refused, beside_bare_loop, thresholds })
+        Ok(Work { name, worker, load, batch, around, may_be_refused, beside_bare_loop, lab_sustains, thresholds })
+    }
+
+    fn lab_sustains(&self, factor: &Spanned<f64>, worker: &Worker, load: &Load) -> Result<f64, Mistake> {
+        let members = self.populations.get(worker.name()).map(|population| &population.members);
+        let is_steady = match load {
+            Load::Planned(profile) => profile.is_constant(),
+            load => matches!(load, Load::Max { .. }),
+        };
+        if !matches!(members, Some(Members::Conversation { .. })) || !is_steady {
+            let what =
+                "only a group or an official account at a constant rate, or at `\"max\"`, can be run on a bare loop";
+            return Err(Mistake::at(factor.span(), what));
+        }
+        match factor.get_ref() {
+            factor if factor.is_finite() && *factor >= 1.0 => Ok(*factor),
+            _ => Err(Mistake::at(factor.span(), "must be at least 1")),
+        }
     }
 
     fn can_run_on_bare_loop(&self, worker: &Worker, load: &Load) -> bool {

@@ -1,18 +1,17 @@
 //! The populations of a scenario: who takes part, and how many.
 
+pub(crate) use super::keys::Texts;
+use super::keys::{Keys, PIPELINE};
 use crate::{
     client_engine::{device::DeviceProtocol, http::ConnectionUse},
     devices::invalid_frames::VECTORS,
     message_clients::ChatSpec,
     mix::share::MixShare,
     options::SendProtocol,
-    scenario::{
-        file::{PopulationFile, PopulationKind},
-        values::Via,
-    },
+    scenario::file::{PopulationFile, PopulationKind},
     toml_file::{Mistake, Time},
 };
-use std::{ops::Range, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 use toml::Spanned;
 
 /// A population whose keys go together.
@@ -119,17 +118,6 @@ pub(crate) struct FaultyDeviceSpec {
     pub(crate) vectors: PathBuf,
 }
 
-/// The messages that a population sends.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Texts {
-    pub(crate) body_bytes: usize,
-    /// Unanswered sends per WebSocket session.
-    pub(crate) pipeline: usize,
-}
-
-const SENDERS: usize = 16;
-const BODY_BYTES: usize = 200;
-const PIPELINE: usize = 64;
 const HEARTBEAT: Duration = Duration::from_secs(60);
 const UNDER_WAY: usize = 256;
 const BOUND_WITHIN: Duration = Duration::from_secs(300);
@@ -145,83 +133,18 @@ const CHUNK_BYTES: usize = 20;
 /// The shortest chunk: the numbers of stream and chunk, and what separates them.
 const CHUNK_BYTES_MIN: usize = 12;
 
-/// The keys of each kind.
-fn keys_of(kind: PopulationKind) -> &'static [&'static str] {
-    match kind {
-        PopulationKind::Group | PopulationKind::Official => &[
-            "members",
-            "online",
-            "offline_share",
-            "senders",
-            "via",
-            "receipts",
-            "compact",
-            "body_bytes",
-            "pipeline",
-            "background",
-        ],
-        PopulationKind::Direct => &["pairs", "offline_share", "senders", "via", "body_bytes", "pipeline", "background"],
-        PopulationKind::NewConversations => &["pairs", "senders", "body_bytes", "background"],
-        PopulationKind::Devices => {
-            &["devices", "via", "heartbeat", "under_way", "clients", "within", "on_first_gateway", "known"]
-        }
-        PopulationKind::Connections => &["users", "via", "stay", "under_way", "clients"],
-        PopulationKind::FaultyDevices => &["devices", "under_way", "silent", "descriptors", "vectors"],
-        PopulationKind::Chat => &["file", "limit", "online", "offline_share", "mix", "background"],
-        PopulationKind::PopupUsers => &["users", "popups", "connections", "keep_alive", "gap", "nothing_share"],
-        PopulationKind::Streams => &["streams", "readers", "chunk_bytes"],
-    }
-}
-
-fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
-    value.as_ref().map(Spanned::span)
-}
-
-/// The value of a key, which must be at least 1; `usual` unless it is given.
-fn count(value: &Option<Spanned<usize>>, usual: usize) -> Result<usize, Mistake> {
-    match value {
-        None => Ok(usual),
-        Some(value) if *value.get_ref() == 0 => Err(Mistake::at(value.span(), "must be at least 1")),
-        Some(value) => Ok(*value.get_ref()),
-    }
-}
-
-/// The same for a key that must be given.
-fn needed(value: &Option<Spanned<usize>>, name: &str, file: &Spanned<PopulationFile>) -> Result<usize, Mistake> {
-    match value {
-        Some(_) => count(value, 1),
-        None => Err(Mistake::at(file.get_ref().kind.span(), format!("a population of this kind needs `{name}`"))),
-    }
-}
-
-fn send_protocol(via: &Option<Spanned<Via>>) -> Result<SendProtocol, Mistake> {
-    match via.as_ref().map(|via| (*via.get_ref(), via.span())) {
-        None | Some((Via::Http, _)) => Ok(SendProtocol::Http),
-        Some((Via::Ws, _)) => Ok(SendProtocol::Ws),
-        Some((Via::Miop | Via::Miops, span)) => Err(Mistake::at(span, "messages are sent by `http` or `ws`")),
-    }
-}
-
 impl DeviceSpec {
-    fn of(file: &PopulationFile, devices: usize) -> Result<Self, Mistake> {
-        let via = match file.via.as_ref().map(|via| (*via.get_ref(), via.span())) {
-            None | Some((Via::Miop, _)) => DeviceProtocol::Miop,
-            Some((Via::Miops, _)) => DeviceProtocol::Miops,
-            Some((Via::Ws, _)) => DeviceProtocol::Ws,
-            Some((Via::Http, span)) => {
-                return Err(Mistake::at(span, "connections are opened by `miop`, `miops` or `ws`"));
-            }
-        };
-        let time = |value: &Option<Spanned<Time>>, usual| value.as_ref().map_or(usual, |time| time.get_ref().0);
+    /// So many, with the keys that all kinds of devices have.
+    fn of(keys: &mut Keys<'_>, devices: usize) -> Result<Self, Mistake> {
         Ok(DeviceSpec {
             devices,
-            via,
-            heartbeat: time(&file.heartbeat, HEARTBEAT),
-            under_way: count(&file.under_way, UNDER_WAY)?,
-            clients: file.clients.as_ref().map(|_| count(&file.clients, 1)).transpose()?,
-            within: time(&file.within, BOUND_WITHIN),
-            on_first_gateway: file.on_first_gateway.as_ref().map(|devices| *devices.get_ref()),
-            known: file.known.as_ref().is_some_and(|known| *known.get_ref()),
+            via: DeviceProtocol::Miop,
+            heartbeat: HEARTBEAT,
+            under_way: keys.count("under_way")?.unwrap_or(UNDER_WAY),
+            clients: None,
+            within: BOUND_WITHIN,
+            on_first_gateway: None,
+            known: false,
         })
     }
 }
@@ -259,154 +182,124 @@ impl Population {
     }
 
     pub(crate) fn of(written: &Spanned<PopulationFile>) -> Result<Self, Mistake> {
-        let file = written.get_ref();
-        let kind = *file.kind.get_ref();
-        refuse_other_keys(file, keys_of(kind))?;
-        let texts =
-            Texts { body_bytes: count(&file.body_bytes, BODY_BYTES)?, pipeline: count(&file.pipeline, PIPELINE)? };
-        let senders = count(&file.senders, SENDERS)?;
-        let members = match kind {
-            PopulationKind::Group | PopulationKind::Official => {
-                let members = needed(&file.members, "members", written)?;
-                let offline = offline_of(file, members)?;
-                let online = count(&file.online, members - offline)?;
-                if let (Some(share), Some(_)) = (&file.offline_share, &file.online) {
-                    return Err(Mistake::at(share.span(), "either `online` or `offline_share`"));
-                }
-                if online > members {
-                    let span = span_of(&file.online).unwrap_or_default();
-                    return Err(Mistake::at(span, format!("there are {members} members: no more can be online")));
-                }
-                let official = kind == PopulationKind::Official;
-                let (via, receipts) =
-                    (send_protocol(&file.via)?, file.receipts.as_ref().map(|every| every.get_ref().0));
-                let compact = file.compact.as_ref().is_some_and(|compact| *compact.get_ref());
-                Members::Conversation { official, members, online, senders, via, receipts, compact, texts }
-            }
+        let (mut keys, kind) = Keys::of(written)?;
+        let members = Members::of(kind, &mut keys)?;
+        let has_background = matches!(
+            members,
+            Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } | Members::Chat(_)
+        );
+        let background = has_background && keys.get("background")?.unwrap_or(false);
+        keys.refuse_others()?;
+        Ok(Population { members, background })
+    }
+}
+
+impl Members {
+    fn of(kind: PopulationKind, keys: &mut Keys<'_>) -> Result<Self, Mistake> {
+        Ok(match kind {
+            PopulationKind::Group | PopulationKind::Official => Members::conversation(kind, keys)?,
             PopulationKind::Direct => {
-                let pairs = needed(&file.pairs, "pairs", written)?;
-                let offline = offline_of(file, pairs)?;
-                Members::Direct { pairs, offline, senders, via: send_protocol(&file.via)?, texts }
+                let pairs = keys.needed("pairs")?;
+                let (offline, senders) = (keys.offline_of(pairs)?, keys.senders()?);
+                Members::Direct { pairs, offline, senders, via: keys.send_protocol()?, texts: keys.texts()? }
             }
             PopulationKind::NewConversations => {
-                Members::NewConversations { pairs: needed(&file.pairs, "pairs", written)?, senders, texts }
+                let (pairs, senders) = (keys.needed("pairs")?, keys.senders()?);
+                let texts = Texts { body_bytes: keys.body_bytes()?, pipeline: PIPELINE };
+                Members::NewConversations { pairs, senders, texts }
             }
             PopulationKind::Devices => {
-                Members::Devices(DeviceSpec::of(file, needed(&file.devices, "devices", written)?)?)
+                let devices = keys.needed("devices")?;
+                Members::Devices(DeviceSpec {
+                    via: keys.device_protocol()?,
+                    heartbeat: keys.time("heartbeat")?.unwrap_or(HEARTBEAT),
+                    clients: keys.count("clients")?,
+                    within: keys.time("within")?.unwrap_or(BOUND_WITHIN),
+                    on_first_gateway: keys.get("on_first_gateway")?,
+                    known: keys.get("known")?.unwrap_or(false),
+                    ..DeviceSpec::of(keys, devices)?
+                })
             }
-            PopulationKind::Connections => Members::Connections {
-                devices: DeviceSpec::of(file, needed(&file.users, "users", written)?)?,
-                stay: file.stay.as_ref().map(|stay| stay.get_ref().0),
-            },
-            PopulationKind::FaultyDevices => Members::FaultyDevices(FaultyDeviceSpec {
-                devices: DeviceSpec::of(file, needed(&file.devices, "devices", written)?)?,
-                silent: count(&file.silent, SILENT)?,
-                descriptors: file.descriptors.as_ref().map_or(FAULTY_DESCRIPTORS, |most| *most.get_ref()),
-                vectors: file.vectors.as_ref().map_or_else(|| VECTORS.into(), |folder| folder.get_ref().clone()),
-            }),
+            PopulationKind::Connections => {
+                let users = keys.needed("users")?;
+                let (via, clients, stay) = (keys.device_protocol()?, keys.count("clients")?, keys.time("stay")?);
+                Members::Connections { devices: DeviceSpec { via, clients, ..DeviceSpec::of(keys, users)? }, stay }
+            }
+            PopulationKind::FaultyDevices => {
+                let devices = keys.needed("devices")?;
+                Members::FaultyDevices(FaultyDeviceSpec {
+                    devices: DeviceSpec::of(keys, devices)?,
+                    silent: keys.count("silent")?.unwrap_or(SILENT),
+                    descriptors: keys.get("descriptors")?.unwrap_or(FAULTY_DESCRIPTORS),
+                    vectors: keys.get("vectors")?.unwrap_or_else(|| VECTORS.into()),
+                })
+            }
             PopulationKind::Chat => {
-                let Some(path) = &file.file else {
-                    return Err(Mistake::at(file.kind.span(), "a population of this kind needs `file`"));
-                };
-                let mix = file
-                    .mix
-                    .as_ref()
-                    .map(|mix| mix.get_ref().parse::<MixShare>().map_err(|why| Mistake::at(mix.span(), why)));
+                let file = keys.get("file")?.ok_or_else(|| keys.needs("file"))?;
+                let (limit, online) = (keys.get("limit")?, keys.get("online")?);
+                let (offline_share, mix) = (keys.get("offline_share")?, keys.read::<String>("mix")?);
+                let mix = mix.map(|mix| mix.get_ref().parse::<MixShare>().map_err(|why| Mistake::at(mix.span(), why)));
                 Members::Chat(ChatSpec {
-                    file: path.get_ref().clone(),
-                    limit: file.limit.as_ref().map(|limit| *limit.get_ref()),
-                    online: file.online.as_ref().map(|online| *online.get_ref()),
-                    offline_share: file.offline_share.as_ref().map(|share| *share.get_ref()),
+                    file,
+                    limit,
+                    online,
+                    offline_share,
                     mix: mix.transpose()?.unwrap_or_default(),
                 })
             }
             PopulationKind::PopupUsers => {
-                let is_kept = file.keep_alive.as_ref().is_none_or(|keep| *keep.get_ref());
-                let gap_s = file.gap.as_ref().map_or(GAP_S_MIN, |gap| gap.get_ref().0.as_secs());
-                if let Some(gap) = file.gap.as_ref().filter(|_| gap_s < GAP_S_MIN) {
+                let users = u32::try_from(keys.needed("users")?).unwrap_or(u32::MAX);
+                let is_kept = keys.get("keep_alive")?.unwrap_or(true);
+                let gap = keys.read::<Time>("gap")?;
+                let gap_s = gap.as_ref().map_or(GAP_S_MIN, |gap| gap.get_ref().0.as_secs());
+                if let Some(gap) = gap.filter(|_| gap_s < GAP_S_MIN) {
                     return Err(Mistake::at(gap.span(), format!("must be at least {GAP_S_MIN}s")));
                 }
                 Members::PopupUsers(PopupUsers {
-                    users: u32::try_from(needed(&file.users, "users", written)?).unwrap_or(u32::MAX),
-                    popups: count(&file.popups, POPUPS)?,
-                    connections: count(&file.connections, POPUP_CONNECTIONS)?,
+                    users,
+                    popups: keys.count("popups")?.unwrap_or(POPUPS),
+                    connections: keys.count("connections")?.unwrap_or(POPUP_CONNECTIONS),
                     connection_use: if is_kept { ConnectionUse::Kept } else { ConnectionUse::OneRequest },
                     gap_s,
-                    nothing_share: file.nothing_share.as_ref().map_or(NOTHING_SHARE, |share| *share.get_ref()),
+                    nothing_share: keys.get("nothing_share")?.unwrap_or(NOTHING_SHARE),
                 })
             }
             PopulationKind::Streams => {
-                let chunk_bytes = count(&file.chunk_bytes, CHUNK_BYTES)?;
-                if chunk_bytes < CHUNK_BYTES_MIN {
-                    let span = span_of(&file.chunk_bytes).unwrap_or_default();
-                    return Err(Mistake::at(span, format!("must be at least {CHUNK_BYTES_MIN}")));
+                let streams = keys.needed("streams")?;
+                let chunk_bytes = keys.read("chunk_bytes")?;
+                if let Some(bytes) = chunk_bytes.as_ref().filter(|bytes| *bytes.get_ref() < CHUNK_BYTES_MIN) {
+                    return Err(Mistake::at(bytes.span(), format!("must be at least {CHUNK_BYTES_MIN}")));
                 }
-                let streams = needed(&file.streams, "streams", written)?;
-                Members::Streams(Streams { streams, readers: count(&file.readers, READERS)?, chunk_bytes })
+                let chunk_bytes = chunk_bytes.map_or(CHUNK_BYTES, Spanned::into_inner);
+                Members::Streams(Streams { streams, readers: keys.count("readers")?.unwrap_or(READERS), chunk_bytes })
             }
-        };
-        Ok(Population { members, background: file.background.as_ref().is_some_and(|low| *low.get_ref()) })
+        })
     }
-}
 
-/// How many of so many are offline, and are to be told by offline push.
-fn offline_of(file: &PopulationFile, count: usize) -> Result<usize, Mistake> {
-    let Some(share) = &file.offline_share else { return Ok(0) };
-    let offline = (count as f64 * share.get_ref()).round() as usize;
-    if (1..count).contains(&offline) {
-        Ok(offline)
-    } else {
-        Err(Mistake::at(share.span(), "must leave somebody online and somebody offline, such as 0.5"))
-    }
-}
-
-fn refuse_other_keys(file: &PopulationFile, known: &[&str]) -> Result<(), Mistake> {
-    let given = [
-        ("members", span_of(&file.members)),
-        ("online", span_of(&file.online)),
-        ("offline_share", span_of(&file.offline_share)),
-        ("pairs", span_of(&file.pairs)),
-        ("senders", span_of(&file.senders)),
-        ("devices", span_of(&file.devices)),
-        ("users", span_of(&file.users)),
-        ("popups", span_of(&file.popups)),
-        ("connections", span_of(&file.connections)),
-        ("via", span_of(&file.via)),
-        ("body_bytes", span_of(&file.body_bytes)),
-        ("pipeline", span_of(&file.pipeline)),
-        ("stay", span_of::<Time>(&file.stay)),
-        ("keep_alive", span_of(&file.keep_alive)),
-        ("gap", span_of::<Time>(&file.gap)),
-        ("nothing_share", span_of(&file.nothing_share)),
-        ("streams", span_of(&file.streams)),
-        ("readers", span_of(&file.readers)),
-        ("chunk_bytes", span_of(&file.chunk_bytes)),
-        ("background", span_of(&file.background)),
-        ("receipts", span_of::<Time>(&file.receipts)),
-        ("compact", span_of(&file.compact)),
-        ("file", span_of(&file.file)),
-        ("limit", span_of(&file.limit)),
-        ("mix", span_of(&file.mix)),
-        ("heartbeat", span_of::<Time>(&file.heartbeat)),
-        ("under_way", span_of(&file.under_way)),
-        ("clients", span_of(&file.clients)),
-        ("within", span_of::<Time>(&file.within)),
-        ("on_first_gateway", span_of(&file.on_first_gateway)),
-        ("known", span_of(&file.known)),
-        ("silent", span_of(&file.silent)),
-        ("descriptors", span_of(&file.descriptors)),
-        ("vectors", span_of(&file.vectors)),
-    ];
-    for (name, span) in given {
-        if let Some(span) = span
-            && !known.contains(&name)
-        {
-            let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-            return Err(Mistake::at(
-                span,
-                format!("a population of this kind has no `{name}`, but {}", known.join(", ")),
-            ));
+    fn conversation(kind: PopulationKind, keys: &mut Keys<'_>) -> Result<Self, Mistake> {
+        let members = keys.needed("members")?;
+        let online = keys.read::<usize>("online")?;
+        let offline = keys.offline_of(members)?;
+        if let Some(online) = &online {
+            let wrong = match *online.get_ref() {
+                0 => Some("must be at least 1".to_owned()),
+                _ if offline > 0 => Some("either `online` or `offline_share`".to_owned()),
+                online if online > members => Some(format!("there are {members} members: no more can be online")),
+                _ => None,
+            };
+            if let Some(what) = wrong {
+                return Err(Mistake::at(online.span(), what));
+            }
         }
+        Ok(Members::Conversation {
+            official: kind == PopulationKind::Official,
+            members,
+            online: online.map_or(members - offline, Spanned::into_inner),
+            senders: keys.senders()?,
+            via: keys.send_protocol()?,
+            receipts: keys.time("receipts")?,
+            compact: keys.get("compact")?.unwrap_or(false),
+            texts: keys.texts()?,
+        })
     }
-    Ok(())
 }

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     LabError,
     devices::{device_counts::DeviceCounts, worker_protocol::DeviceCommand},
+    load_times::TimeFigures,
     process::{ServerProcesses, monotonic_ns},
     result::Check,
     scenario::{
@@ -84,11 +85,13 @@ impl ConnectionWorker {
             // What has no answer has not come true.
             wrong: never_begun,
             seconds: counts.seconds().max(profile.seconds()),
-            latency: counts.bind.percentiles(),
-            latency_curve: counts.bind.curve(),
-            lateness,
+            times: TimeFigures {
+                latency: counts.bind.percentiles(),
+                latency_curve: counts.bind.curve(),
+                lateness,
+                series: counts.series(),
+            },
             lag_max_ms: self.lag_max.as_secs_f64() * 1e3,
-            series: counts.series(),
             samples,
             server_cpu_seconds,
             server_rss_bytes,

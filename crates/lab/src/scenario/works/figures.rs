@@ -1,19 +1,15 @@
 //! Figures of the workers that drive their clients in threads of this process.
 
 use crate::{
-    latency::{Curve, Percentiles, curve_of, new_histogram, record},
     live::{LiveBlock, LiveCounts},
+    load_times::{LoadTimes, TimeFigures},
+    problems::Problems,
     process::{self, ServerProcesses},
     result::{Check, Layout, Measurement},
     sampler::{Sampler, Samples, Watched},
-    series::{Series, SeriesRecorder},
 };
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
-
-/// How many faults are described in words; the rest are only counted.
-const PROBLEMS_MAX: usize = 10;
 
 /// What a worker has counted and measured; times are nanoseconds of the monotonic clock.
 #[derive(Debug)]
@@ -23,9 +19,7 @@ pub(super) struct Recorder {
     planned: u64,
     done: u64,
     wrong: u64,
-    latency: Histogram<u64>,
-    lateness: Histogram<u64>,
-    series: SeriesRecorder,
+    times: LoadTimes,
     problems: Vec<String>,
     /// The lab may begin so much later than planned, at the 99th percentile.
     lag_max: Duration,
@@ -40,9 +34,7 @@ impl Recorder {
             planned: 0,
             done: 0,
             wrong: 0,
-            latency: new_histogram(),
-            lateness: new_histogram(),
-            series: SeriesRecorder::new(start_ns),
+            times: LoadTimes::from(start_ns),
             problems: Vec::new(),
         }
     }
@@ -50,15 +42,13 @@ impl Recorder {
     /// Something was due, and is begun so much later by the lab's own fault.
     pub(super) fn begun(&mut self, due_ns: u64, now_ns: u64, late_ns: u64) {
         self.planned += 1;
-        self.series.planned(due_ns);
-        self.series.sent(now_ns, late_ns);
-        record(&mut self.lateness, 0, late_ns);
+        self.times.begun(due_ns, now_ns, late_ns);
         self.show();
     }
 
     fn show(&mut self) {
-        let Recorder { live, start_ns, series, planned, done, wrong, .. } = self;
-        live.show_series(*start_ns, series, || LiveCounts {
+        let Recorder { live, start_ns, times, planned, done, wrong, .. } = self;
+        live.show_series(*start_ns, &mut times.series, || LiveCounts {
             sent: *planned,
             done: *done,
             errors: *wrong,
@@ -68,36 +58,26 @@ impl Recorder {
 
     pub(super) fn done(&mut self, due_ns: u64, now_ns: u64) {
         self.done += 1;
-        record(&mut self.latency, due_ns, now_ns);
-        self.series.acknowledged(now_ns);
-        self.series.latency(due_ns, now_ns);
+        self.times.done(due_ns, now_ns);
         self.show();
     }
 
     /// Something came that should not have come, or did not come that should have.
     pub(super) fn wrong(&mut self, what: String) {
         self.wrong += 1;
-        self.problem(what);
+        self.problems.note(what);
     }
 
-    fn problem(&mut self, what: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(what);
-        }
-    }
-
-    pub(super) fn figures(&self, title: &str) -> Figures {
+    pub(super) fn figures(&mut self, title: &str) -> Figures {
+        self.live.export_rest(&mut self.times.series);
         Figures {
             title: title.to_owned(),
             planned: self.planned,
             answers: self.done,
             wrong: self.wrong,
             seconds: (process::monotonic_ns() - self.start_ns) as f64 / 1e9,
-            latency: Percentiles::of(&self.latency),
-            latency_curve: curve_of(&self.latency),
-            lateness: Percentiles::of(&self.lateness),
             lag_max_ms: self.lag_max.as_secs_f64() * 1e3,
-            series: self.series.series(),
+            times: self.times.figures(),
             problems: self.problems.clone(),
             ..Figures::default()
         }
@@ -116,12 +96,9 @@ pub(super) struct Figures {
     /// Steps of a script that did not come true.
     pub(super) wrong: u64,
     pub(super) seconds: f64,
-    /// In milliseconds, from when something was due.
-    pub(super) latency: Percentiles,
-    pub(super) latency_curve: Curve,
-    pub(super) lateness: Percentiles,
+    #[serde(flatten)]
+    pub(super) times: TimeFigures,
     pub(super) lag_max_ms: f64,
-    pub(super) series: Series,
     pub(super) samples: Samples,
     pub(super) server_cpu_seconds: Option<f64>,
     pub(super) server_rss_bytes: Option<u64>,
@@ -144,7 +121,7 @@ impl Figures {
                 )
                 .value(value),
             )
-            .punctual(&self.lateness, self.lag_max_ms)
+            .punctual(&self.times.lateness, self.lag_max_ms)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     client_engine::{device::DeviceProtocol, session::user_token},
     interrupt,
     live::{LiveBlock, WorkLength},
+    lock::lock,
     process,
     process::monotonic_ns,
     scenario::{
@@ -94,7 +95,7 @@ impl ScriptedWorker {
                 scope.spawn(move || worker.play(number, recorder));
             }
         });
-        let recorder = recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut recorder = recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut figures = recorder.figures(&job.title);
         (figures.samples, figures.server_cpu_seconds, figures.server_rss_bytes) = used.end();
         let trouble = figures.problems.first().cloned().map(Trouble::Balance);
@@ -124,7 +125,7 @@ impl ScriptedWorker {
         if let Err(why) = fault
             && !interrupt::requested()
         {
-            let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recorder = lock(recorder);
             recorder.wrong(format!("script {}, session {number}, {why}", self.name));
         }
     }
@@ -174,7 +175,7 @@ impl Player<'_> {
         let began_ns = monotonic_ns();
         let result = self.take(step);
         let now_ns = monotonic_ns();
-        let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorder = lock(recorder);
         recorder.begun(began_ns, began_ns, 0);
         if result.is_ok() && matches!(step.action, Action::Bind | Action::Send { .. } | Action::Expect(_)) {
             recorder.done(began_ns, now_ns);

@@ -7,21 +7,22 @@ mod load_loop;
 mod session;
 mod texts;
 
-use super::{Job, Surroundings, WorkResult};
+use super::{Job, Surroundings, WorkResult, figures::ServerUse};
 use crate::{
     LabError,
-    latency::{Curve, Percentiles, curve_of},
+    latency::Percentiles,
+    load_times::TimeFigures,
+    problems::Problems,
     process,
     result::{Layout, Measurement},
-    sampler::{Sampler, Samples, Watched},
+    sampler::Samples,
     scenario::{
         plan::{phase::Load, population::Streams},
         trouble::Trouble,
     },
-    series::Series,
     setup,
 };
-use load_loop::{Cast, LoadLoop, Sizes};
+use load_loop::{LoadLoop, Participants, Sizes};
 use serde::Serialize;
 use std::{net::SocketAddr, time::Duration};
 use texts::Chunks;
@@ -52,8 +53,8 @@ impl StreamWorker {
             patience: args.patience,
         };
         let mut http = target.http();
-        let cast = create_cast(&mut http, &sizes, target.keys().1)?;
-        let mut load = LoadLoop::open(&target.addresses(), cast, sizes)?;
+        let participants = create_participants(&mut http, &sizes, target.keys().1)?;
+        let mut load = LoadLoop::open(&target.addresses(), participants, sizes)?;
         load.begin()?;
         Ok(StreamWorker { load, http, metrics_address: target.address(), lag_max: args.lag_max })
     }
@@ -63,22 +64,21 @@ impl StreamWorker {
             return Err(LabError::Usage("messages grow at a constant rate".into()));
         };
         let StreamWorker { load, http, metrics_address, lag_max } = self;
-        let server = job.server.clone();
-        let used = || (process::cpu_seconds(std::process::id()), server.cpu_seconds());
-        let (before, started) = (used(), std::time::Instant::now());
-        let watched = Watched { server: server.clone(), metrics_address: Some(*metrics_address), lab_pids: Vec::new() };
-        let sampler = Sampler::start(watched);
+        let client_cpu = || process::cpu_seconds(std::process::id());
+        let (cpu_before, started) = (client_cpu(), std::time::Instant::now());
+        let used = ServerUse::begin(job.server.clone(), Some(*metrics_address), Vec::new());
         load.write_chunks(&job.title, profile.messages() as usize, profile.first())?;
-        let (samples, seconds, after) = (sampler.finish(), started.elapsed().as_secs_f64(), used());
+        let (seconds, client_cpu_seconds) = (started.elapsed().as_secs_f64(), client_cpu() - cpu_before);
+        let (samples, server_cpu_seconds, server_rss_bytes) = used.end();
         load.end()?;
         let stored_whole = stored_whole(http, load)?;
         let outcome = StreamsOutcome {
             lag_max_ms: lag_max.as_secs_f64() * 1e3,
             samples,
             seconds,
-            client_cpu_seconds: after.0 - before.0,
-            server_cpu_seconds: after.1.zip(before.1).map(|(after, before)| after - before),
-            server_rss_bytes: server.resident_bytes(),
+            client_cpu_seconds,
+            server_cpu_seconds,
+            server_rss_bytes,
             stored_whole,
             ..outcome(load)
         };
@@ -89,34 +89,35 @@ impl StreamWorker {
 }
 
 /// Creates a group for every stream, of its writer and its readers.
-fn create_cast(http: &mut HttpClient, sizes: &Sizes, token_key: &str) -> Result<Cast, LabError> {
+fn create_participants(http: &mut HttpClient, sizes: &Sizes, token_key: &str) -> Result<Participants, LabError> {
     let tag = process::run_tag();
     let writers = setup::numbered_ids(&format!("{tag}-w"), sizes.writers);
     let readers = setup::numbered_ids(&format!("{tag}-r"), sizes.streams * sizes.readers);
     setup::create_users(http, &writers)?;
     setup::create_users(http, &readers)?;
-    let mut cast = Cast { conversations: Vec::new(), writers, readers: Vec::new(), token_key: token_key.to_owned() };
+    let mut participants =
+        Participants { conversations: Vec::new(), writers, readers: Vec::new(), token_key: token_key.to_owned() };
     for (stream, readers) in readers.chunks(sizes.readers).enumerate() {
         let members: Vec<String> =
-            std::iter::once(&cast.writers[stream % sizes.writers]).chain(readers).cloned().collect();
+            std::iter::once(&participants.writers[stream % sizes.writers]).chain(readers).cloned().collect();
         let id = format!("{tag}-s{stream}");
         let group = setup::create_conversation(http, ConversationKind::Group, &id, &members)?;
-        cast.conversations.push(group.id);
-        cast.readers.push(readers.to_vec());
+        participants.conversations.push(group.id);
+        participants.readers.push(readers.to_vec());
     }
-    Ok(cast)
+    Ok(participants)
 }
 
 /// How many streams the server tells as whole messages with the written text.
 fn stored_whole(http: &mut HttpClient, load: &mut LoadLoop) -> Result<u64, LabError> {
     let mut whole = 0;
-    for (stream, id) in load.cast.conversations.iter().enumerate() {
+    for (stream, id) in load.participants.conversations.iter().enumerate() {
         let path = format!("/v1/conversations/{}/messages/{}", path_segment(id), load.shared.seqs[stream]);
         let entry: Entry = http.get(&path)?;
         if entry.stream.is_none() && load.shared.readers.is_whole(stream, entry.body.get()) {
             whole += 1;
         } else {
-            load.shared.readers.add_problem(format!("stream {stream} is stored as {entry:?}"))
+            load.shared.readers.problems.note(format!("stream {stream} is stored as {entry:?}"))
         }
     }
     Ok(whole)
@@ -137,12 +138,10 @@ struct StreamsOutcome {
     altered: u64,
     refused: u64,
     seconds: f64,
-    /// From when a chunk was due to its last reader, in milliseconds.
-    latency: Percentiles,
-    lateness: Percentiles,
+    /// From when a chunk was due to its last reader.
+    #[serde(flatten)]
+    times: TimeFigures,
     lag_max_ms: f64,
-    series: Series,
-    latency_curve: Curve,
     samples: Samples,
     /// From the request to begin or end a stream to its answer, in milliseconds.
     committed: Percentiles,
@@ -168,7 +167,7 @@ impl StreamsOutcome {
             .set("deliveries_per_second", per_second(self.delivered))
             .set("texts", self.streams * self.readers)
             .balance(self.balances())
-            .punctual(&self.lateness, self.lag_max_ms)
+            .punctual(&self.times.lateness, self.lag_max_ms)
     }
 }
 
@@ -203,11 +202,8 @@ fn outcome(load: &LoadLoop) -> StreamsOutcome {
         gaps: shared.readers.gaps,
         altered: shared.readers.altered,
         refused: shared.refused,
-        latency: Percentiles::of(&shared.readers.latency),
-        latency_curve: curve_of(&shared.readers.latency),
-        series: shared.readers.series.series(),
-        lateness: Percentiles::of(&shared.lateness),
-        committed: Percentiles::of(&shared.committed),
+        times: shared.readers.times.figures(),
+        committed: shared.committed.percentiles(),
         problems: shared.readers.problems.clone(),
         ..StreamsOutcome::default()
     }

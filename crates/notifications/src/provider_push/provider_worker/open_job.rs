@@ -21,6 +21,8 @@ pub(super) struct OpenJob {
     pub(super) place: JobPlace,
     /// Newer messages of the row that were recalled, with their records.
     pub(super) recalled: Vec<(u64, Vec<Record>)>,
+    /// The provider was asked for some of its devices.
+    pub(super) was_tried: bool,
     /// Devices that are to be tried again, by the service that is to take them.
     pub(super) left: BTreeMap<u64, RetryTargets>,
     /// Devices that are not notified of the message, but may be of the older ones of the row; by their service.
@@ -48,6 +50,7 @@ impl OpenJob {
             key,
             job,
             recalled: Vec::new(),
+            was_tried: false,
             left: BTreeMap::new(),
             left_of_older: BTreeMap::new(),
             waiting: Vec::new(),

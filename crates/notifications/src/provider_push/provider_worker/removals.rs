@@ -1,11 +1,11 @@
 //! Removals: notifications without a text that have a device take away what it shows of a conversation. A browser must show
 //! something for each push: what it shows of a recalled message is replaced by a line that says so.
 
-use super::{Addressed, Newest, OpenJob, ProviderWorker, hash_of};
+use super::{Addressed, Newest, OlderNotification, OpenJob, ProviderWorker, hash_of};
 use crate::{
     badge::RoundBadges,
     channel_jobs::Target,
-    offline_recipients::{OfflineRecipients, is_recalled},
+    offline_recipients::{OfflineRecipients, is_read, is_recalled},
     provider_push::rendering::{recalled_texts, removal, replacing},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -24,20 +24,21 @@ const TIME_TO_LIVE: Duration = Duration::from_secs(60 * 60);
 const ATTEMPTS_MAX: u32 = 5;
 
 impl ProviderWorker {
-    /// Notes what devices show from now on. What its user has read while the provider was asked is removed.
-    pub(super) fn note_shown(&self, changes: &[RowChange]) -> StoreResult<()> {
-        let directory = &self.context.directory;
+    /// Notes what devices show from now on. What its user has read or cleared while the provider was asked is removed.
+    pub(super) fn note_shown(&self, changes: &[RowChange]) {
+        let shown = &self.context.directory.shown;
         for RowChange { key, value } in changes.iter().filter(|change| ChatRowKind::ShownNotification.has(&change.key))
         {
-            let shown = value.as_ref().and_then(|value| ShownNotification::of_row(key, value));
-            let Some(ShownNotification { user, conversation, seq, .. }) = shown else { continue };
-            directory.shown.note_shown(user, conversation, seq);
-            let membership = directory.membership(conversation, user)?;
-            if membership.is_some_and(|membership| membership.read_seq >= seq) {
-                directory.shown.note_read(user, conversation);
+            let row = value.as_ref().and_then(|value| ShownNotification::of_row(key, value));
+            let Some(ShownNotification { user, conversation, seq, .. }) = row else { continue };
+            shown.note_shown(user, conversation, seq);
+            match is_read(&self.context, user, conversation, seq) {
+                Ok(false) => {}
+                Ok(true) => shown.note_read(user, conversation),
+                // It is stored by now: what cannot be looked up is found with all others.
+                Err(_) => shown.note_missed(),
             }
         }
-        Ok(())
     }
 
     /// What is shown in place of a message, if it was recalled.
@@ -57,6 +58,7 @@ impl ProviderWorker {
         at: usize,
         open: &mut OpenJob,
         newest: &mut HashMap<Target, Newest>,
+        held: &mut Vec<OlderNotification>,
         badges: &mut RoundBadges,
         shipments: usize,
     ) -> StoreResult<Vec<(Addressed, Shipment)>> {
@@ -77,7 +79,7 @@ impl ProviderWorker {
             let shown = row.as_ref().and_then(|row| ShownNotification::of_row(&key, row)).map(|shown| shown.seq);
             let is_newer_shown =
                 self.latest.peek(&(number, hash_of(target))).is_some_and(|notified| notified.seq > seq);
-            let is_obsolete = shown != Some(seq) || is_newer_shown || newest.contains_key(target);
+            let is_obsolete = shown != Some(seq) || is_newer_shown;
             let outcome = match (&conversation, is_obsolete, open.job.attempts >= ATTEMPTS_MAX) {
                 (Some(_), false, false) => None,
                 (Some(_), false, true) | (None, ..) => Some(NotificationOutcome::Expired),
@@ -88,6 +90,11 @@ impl ProviderWorker {
                 if outcome == NotificationOutcome::Expired {
                     open.shown.push(RowChange { key, value: None });
                 }
+                continue;
+            }
+            // If the provider takes the newer one, that takes the place of what the device shows.
+            if let Some(Newest { service, at: newer }) = newest.get(target).copied() {
+                held.push(OlderNotification { job: at, target: target.clone(), service, newer });
                 continue;
             }
             let (Some(conversation), Some((digest, token))) = (&conversation, self.token_of(user, &target.1)?) else {

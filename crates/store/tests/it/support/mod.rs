@@ -1,5 +1,6 @@
 //! What the store's tests share: a store in a folder of its own, a room, and messages for it.
 
+pub(crate) mod cuttable_link;
 pub(crate) mod freezable_link;
 pub(crate) mod postgres;
 pub(crate) mod small_disk;

@@ -81,19 +81,46 @@ impl PostgresServer {
 
     /// Starts a standby that the primary's commits wait for from now on.
     pub(crate) fn synchronous_standby(&self, settings: &[&str]) -> PostgresServer {
+        let standby = self.standby(settings);
+        let primary = self.url("postgres");
+        self.sql(&primary, "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql(&primary, "SELECT pg_reload_conf()");
+        self.wait_for_standbys("sync_state = 'sync'", 1);
+        standby
+    }
+
+    /// Starts a standby that commits do not wait for.
+    pub(crate) fn standby(&self, settings: &[&str]) -> PostgresServer {
         let standby = PostgresServer::prepare(settings);
         let mut copy = standby.command("pg_basebackup");
         copy.args(["-U", "postgres", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h"]).arg(self.folder.path());
         run(copy.env("PGPORT", &self.port).arg("-D").arg(standby.data()));
+        let others = self.standbys("state = 'streaming'");
         standby.launch();
-        let primary = self.url("postgres");
-        self.sql(&primary, "ALTER SYSTEM SET synchronous_standby_names = '*'");
-        self.sql(&primary, "SELECT pg_reload_conf()");
+        self.wait_for_standbys("state = 'streaming'", others + 1);
+        standby
+    }
+
+    /// Waits until a standby has replayed all that this server has committed.
+    pub(crate) fn wait_for_replay(&self, standby: &PostgresServer) {
+        let newest = self.sql(&self.url("postgres"), "SELECT pg_current_wal_flush_lsn()");
+        let has_replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{newest}'");
         let deadline = Instant::now() + START_TIMEOUT;
-        while self.sql(&primary, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != "1" {
+        while standby.sql(&standby.url("postgres"), &has_replayed) != "t" {
             assert!(Instant::now() < deadline, "the standby does not follow");
         }
-        standby
+    }
+
+    fn standbys(&self, state: &str) -> u64 {
+        let count = format!("SELECT count(*) FROM pg_stat_replication WHERE {state}");
+        self.sql(&self.url("postgres"), &count).parse().unwrap()
+    }
+
+    fn wait_for_standbys(&self, state: &str, wanted: u64) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while self.standbys(state) != wanted {
+            assert!(Instant::now() < deadline, "the standby does not follow");
+        }
     }
 
     /// Makes a standby the primary.
@@ -161,7 +188,7 @@ impl PostgresServer {
             command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
         }
         command.arg(self.programs.join("postgres")).arg("-D").arg(self.data()).arg("-k").arg(self.folder.path());
-        let common = ["listen_addresses=", "shared_buffers=32MB", "max_connections=200", "logging_collector=off"];
+        let common = ["listen_addresses=", "shared_buffers=32MB", "max_connections=1000", "logging_collector=off"];
         for setting in common.into_iter().chain(self.settings.iter().map(String::as_str)) {
             command.args(["-c", setting]);
         }

@@ -8,12 +8,17 @@ type ServerSettings = BTreeMap<String, String>;
 
 /// Connections of one node beside its readers: commits, the liveness probe, the sign of life, maintenance, and one more while a broken one is replaced.
 const OTHER_CONNECTIONS: u64 = 5;
+/// Further ones where it reads from standbys: questions how far the primary is, and marks.
+const CONNECTIONS_OF_STANDBYS: u64 = 2;
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(options) = settings.postgres_options() {
         match tidings_store::postgres::read_server_settings(&options) {
-            Ok(told) => findings.extend(postgres(&told, options.connections as u64)),
+            Ok(told) => {
+                let of_standbys = if options.read_urls.is_empty() { 0 } else { CONNECTIONS_OF_STANDBYS };
+                findings.extend(postgres(&told, options.connections as u64 + of_standbys));
+            }
             Err(why) => findings.push(unreachable("PostgreSQL of [store] url", &why)),
         }
     }

@@ -96,7 +96,7 @@ impl Server {
     }
 
     pub fn session(&self, user: &str, cursor: Option<&str>) -> Session {
-        let token = sign(TOKEN_KEY, user, Duration::from_secs(600));
+        let token = sign(TOKEN_KEY, user, Duration::from_secs(24 * 60 * 60));
         Session::open(self.address, &token, "d1", cursor).unwrap()
     }
 

@@ -104,24 +104,15 @@ pub(crate) fn worker_config(
 /// The same without a server.
 fn anonymous_config(args: &TargetArgs, spec: &DeviceSpec) -> DeviceWorkerConfig {
     DeviceWorkerConfig {
-        listeners: Vec::new(),
         via: spec.via,
-        certificate: None,
-        token_key: String::new(),
-        tag: String::new(),
-        first: 0,
-        count: 0,
         worker: (0, 1),
         source: (rand::random_range(16..=250), 0),
         heartbeat_s: spec.heartbeat.as_secs().max(1),
         connecting_max: spec.under_way,
         attempt_ms: ATTEMPT.as_millis() as u64,
         attempts_max: ATTEMPTS_MAX,
-        first_listener_devices: None,
-        bare: false,
-        never_binds: false,
         core: args.client_core,
-        clock_ahead_ns: 0,
+        ..DeviceWorkerConfig::default()
     }
 }
 

@@ -12,11 +12,11 @@ use crate::{
         session::{PING_INTERVAL, put_ping},
         websocket::put_text,
     },
-    latency::{new_histogram, record},
+    latency::Latencies,
     live::{LiveBlock, LiveCounts, WorkLength},
+    problems::Problems,
     process,
 };
-use hdrhistogram::Histogram;
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
@@ -31,7 +31,7 @@ const ASKED_MAX: usize = 100;
 const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(20);
 
 /// The sizes of a run. Until it is known what is to be written, there are no chunks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Sizes {
     pub(super) streams: usize,
     pub(super) readers: usize,
@@ -43,7 +43,7 @@ pub(super) struct Sizes {
 
 /// Who takes part: conversation `n` is that of stream `n`.
 #[derive(Debug, Clone)]
-pub(super) struct Cast {
+pub(super) struct Participants {
     pub(super) conversations: Vec<String>,
     pub(super) writers: Vec<String>,
     /// By stream, then by reader.
@@ -52,6 +52,7 @@ pub(super) struct Cast {
 }
 
 /// What all sessions share.
+#[derive(Default)]
 pub(super) struct Shared {
     pub(super) readers: Readers,
     /// The `seq` of each stream's message; 0: not begun.
@@ -63,16 +64,15 @@ pub(super) struct Shared {
     pub(super) refused: u64,
     /// Requests to begin or to end all streams that were answered.
     answered: usize,
-    pub(super) lateness: Histogram<u64>,
     /// From the planned begin or end of a stream to its answer.
-    pub(super) committed: Histogram<u64>,
+    pub(super) committed: Latencies,
     pub(super) sizes: Sizes,
     start_ns: u64,
     asked_at: Vec<u64>,
 }
 
 pub(super) struct LoadLoop {
-    pub(super) cast: Cast,
+    pub(super) participants: Participants,
     reactor: Reactor,
     sessions: Vec<Session>,
     last_ping: Instant,
@@ -106,25 +106,25 @@ impl Clients for Turn<'_> {
 
 impl LoadLoop {
     /// Opens the sessions of all writers and readers.
-    pub(super) fn open(addresses: &[SocketAddr], cast: Cast, sizes: Sizes) -> Result<Self, LabError> {
+    pub(super) fn open(addresses: &[SocketAddr], participants: Participants, sizes: Sizes) -> Result<Self, LabError> {
         let shared = Shared {
             readers: Readers::new(sizes.chunks, sizes.streams, sizes.readers, 0),
             seqs: vec![0; sizes.streams],
-            ended: 0,
-            written: 0,
-            refused: 0,
-            answered: 0,
-            lateness: new_histogram(),
-            committed: new_histogram(),
             asked_at: vec![0; sizes.streams],
             sizes,
-            start_ns: 0,
+            ..Shared::default()
         };
-        let mut load =
-            LoadLoop { reactor: Reactor::new()?, sessions: Vec::new(), last_ping: Instant::now(), cast, shared };
-        let writers = load.cast.writers.iter().cloned().enumerate().map(|(number, user)| (Role::Writer(number), user));
+        let mut load = LoadLoop {
+            reactor: Reactor::new()?,
+            sessions: Vec::new(),
+            last_ping: Instant::now(),
+            participants,
+            shared,
+        };
+        let writers =
+            load.participants.writers.iter().cloned().enumerate().map(|(number, user)| (Role::Writer(number), user));
         let mut roles: Vec<(Role, String)> = writers.collect();
-        for (stream, users) in load.cast.readers.iter().enumerate() {
+        for (stream, users) in load.participants.readers.iter().enumerate() {
             roles.extend(
                 users.iter().cloned().enumerate().map(|(reader, user)| (Role::Reader { stream, reader }, user)),
             );
@@ -157,8 +157,8 @@ impl LoadLoop {
     }
 
     fn poll_once(&mut self, timeout: Duration) -> Result<(), LabError> {
-        let LoadLoop { cast, reactor, sessions, shared, .. } = self;
-        reactor.turn(timeout, &mut Turn { sessions, shared, token_key: &cast.token_key })?;
+        let LoadLoop { participants, reactor, sessions, shared, .. } = self;
+        reactor.turn(timeout, &mut Turn { sessions, shared, token_key: &participants.token_key })?;
         if self.last_ping.elapsed() >= PING_INTERVAL {
             self.last_ping = Instant::now();
             for number in (0..self.sessions.len()).filter(|number| self.sessions[*number].is_live) {
@@ -194,7 +194,7 @@ impl LoadLoop {
         let begin = |load: &Self, stream: usize| {
             format!(
                 r#"{{"t":"stream_begin","ref":{stream},"conversation":"{}","client_msg_id":"s-{stream}","type":"answer","body":{{"text":""}}}}"#,
-                load.cast.conversations[stream]
+                load.participants.conversations[stream]
             )
         };
         self.ask_all(begin, |shared| shared.seqs.iter().all(|seq| *seq > 0) || shared.refused > 0)?;
@@ -230,9 +230,7 @@ impl LoadLoop {
                 }
                 self.append(stream, chunk);
                 let written = process::monotonic_ns();
-                record(&mut self.shared.lateness, due, written);
-                self.shared.readers.series.planned(due);
-                self.shared.readers.series.sent(written, written.saturating_sub(due));
+                self.shared.readers.times.begun(due, written, written.saturating_sub(due));
                 next += 1;
             }
             let delivered = self.shared.readers.delivered + self.shared.written;
@@ -251,8 +249,9 @@ impl LoadLoop {
                 errors: readers.gaps + readers.altered,
                 ..LiveCounts::default()
             };
-            live.show_series(self.shared.start_ns, &mut readers.series, || counts);
+            live.show_series(self.shared.start_ns, &mut readers.times.series, || counts);
         }
+        live.export_rest(&mut self.shared.readers.times.series);
         Ok(())
     }
 
@@ -262,7 +261,7 @@ impl LoadLoop {
         let reference = if chunk + 1 == chunks.count { format!(r#""ref":{stream},"#) } else { String::new() };
         let payload = format!(
             r#"{{"t":"stream_append",{reference}"conversation":"{}","seq":{},"offset":{},"text":"{}"}}"#,
-            self.cast.conversations[stream],
+            self.participants.conversations[stream],
             self.shared.seqs[stream],
             chunk * chunks.bytes,
             chunks.text(stream, chunk)
@@ -275,7 +274,7 @@ impl LoadLoop {
     pub(super) fn end(&mut self) -> Result<(), LabError> {
         let end = |load: &Self, stream: usize| {
             let reference = load.shared.sizes.streams + stream;
-            let (conversation, seq) = (&load.cast.conversations[stream], load.shared.seqs[stream]);
+            let (conversation, seq) = (&load.participants.conversations[stream], load.shared.seqs[stream]);
             format!(r#"{{"t":"stream_end","ref":{reference},"conversation":"{conversation}","seq":{seq}}}"#)
         };
         let (streams, readers) = (self.shared.sizes.streams as u64, self.shared.sizes.readers as u64);
@@ -310,7 +309,7 @@ impl Shared {
                 for sent in &frame.results {
                     let number = sent.reference as usize;
                     let stream = number % self.sizes.streams;
-                    record(&mut self.committed, self.asked_at[stream], now);
+                    self.committed.record(self.asked_at[stream], now);
                     self.answered += 1;
                     if number < self.sizes.streams { self.seqs[stream] = sent.seq } else { self.ended += 1 }
                 }
@@ -324,7 +323,7 @@ impl Shared {
                 self.answered += usize::from(frame.reference.is_some());
                 let (code, message) = (frame.code.as_deref(), frame.message.as_deref());
                 let what = format!("{} (ref {:?}): {}", code.unwrap_or("?"), frame.reference, message.unwrap_or("?"));
-                self.readers.add_problem(what);
+                self.readers.problems.note(what);
             }
             _ => {}
         }

@@ -1,13 +1,9 @@
 //! The texts that grow: what is written, and how far each reader has come.
 
-use crate::{
-    latency::{new_histogram, record},
-    series::SeriesRecorder,
-};
-use hdrhistogram::Histogram;
+use crate::{load_times::LoadTimes, problems::Problems};
 
 /// The chunks of all streams: chunk `n` of a stream is as long as every other, and differs from it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Chunks {
     pub(super) bytes: usize,
     pub(super) count: usize,
@@ -37,7 +33,7 @@ pub(super) struct Reader {
 }
 
 /// All readers of all streams, and their faults.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Readers {
     chunks: Chunks,
     /// The written texts.
@@ -51,13 +47,8 @@ pub(super) struct Readers {
     pub(super) altered: u64,
     pub(super) problems: Vec<String>,
     /// From when a chunk was due to its last reader.
-    pub(super) latency: Histogram<u64>,
-    /// Deliveries over time, and that latency.
-    pub(super) series: SeriesRecorder,
+    pub(super) times: LoadTimes,
 }
-
-/// How many faults are described in words; the rest are only counted.
-const PROBLEMS_MAX: usize = 10;
 
 impl Readers {
     pub(super) fn new(chunks: Chunks, streams: usize, readers: usize, start_ns: u64) -> Self {
@@ -66,13 +57,8 @@ impl Readers {
             texts: (0..streams).map(|stream| chunks.whole(stream)).collect(),
             readers: (0..streams).map(|_| (0..readers).map(|_| Reader::default()).collect()).collect(),
             lacking: vec![vec![readers as u32; chunks.count]; streams],
-            delivered: 0,
-            frames: 0,
-            gaps: 0,
-            altered: 0,
-            problems: Vec::new(),
-            latency: new_histogram(),
-            series: SeriesRecorder::new(start_ns),
+            times: LoadTimes::from(start_ns),
+            ..Readers::default()
         }
     }
 
@@ -91,22 +77,21 @@ impl Readers {
         if offset > state.have {
             self.gaps += 1;
             let what = format!("stream {stream}, reader {reader}: {offset} follows {}", state.have);
-            return self.add_problem(what);
+            return self.problems.note(what);
         }
         if self.texts[stream].get(offset..offset + text.len()) != Some(text) {
             self.altered += 1;
-            return self.add_problem(format!("stream {stream}, reader {reader}: at {offset} is {text:?}"));
+            return self.problems.note(format!("stream {stream}, reader {reader}: at {offset} is {text:?}"));
         }
         let (before, after) = (state.have, state.have.max(offset + text.len()));
         state.have = after;
         for chunk in before / self.chunks.bytes..after / self.chunks.bytes {
             self.delivered += 1;
-            self.series.arrived(now);
+            self.times.series.arrived(now);
             let lacking = &mut self.lacking[stream][chunk];
             *lacking -= 1;
             if *lacking == 0 {
-                record(&mut self.latency, due(chunk), now);
-                self.series.latency(due(chunk), now);
+                self.times.ended(due(chunk), now);
             }
         }
     }
@@ -117,7 +102,7 @@ impl Readers {
             self.readers[stream][reader].has_whole = true;
         } else {
             self.altered += 1;
-            self.add_problem(format!("stream {stream}, reader {reader}: ended with another text: {body}"));
+            self.problems.note(format!("stream {stream}, reader {reader}: ended with another text: {body}"));
         }
     }
 
@@ -130,12 +115,6 @@ impl Readers {
     pub(super) fn complete(&self) -> u64 {
         let length = self.chunks.bytes * self.chunks.count;
         self.readers.iter().flatten().filter(|reader| reader.have == length && reader.has_whole).count() as u64
-    }
-
-    pub(super) fn add_problem(&mut self, problem: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(problem.chars().take(300).collect());
-        }
     }
 }
 
@@ -170,9 +149,9 @@ mod tests {
         receive(&mut all, 0, 0, &whole[..14]);
         receive(&mut all, 0, 0, &whole[..28]);
         receive(&mut all, 0, 28, &whole[28..]);
-        assert_eq!((all.delivered, all.latency.len()), (3, 0), "the other reader has none");
+        assert_eq!((all.delivered, all.times.latency.len()), (3, 0), "the other reader has none");
         receive(&mut all, 1, 0, &whole);
-        assert_eq!((all.delivered, all.latency.len(), all.complete()), (6, 3, 0));
+        assert_eq!((all.delivered, all.times.latency.len(), all.complete()), (6, 3, 0));
         all.receive_end(1, 0, &format!("{{\"text\":\"{whole}\"}}"));
         assert_eq!((all.complete(), all.gaps, all.altered), (1, 0, 0));
     }

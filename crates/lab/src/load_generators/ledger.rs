@@ -4,14 +4,14 @@
 //! gives. What no load client can know is left for here: whether another's message was acknowledged, and as which `seq`; whether
 //! the receivers of all agents got the same entry at the same `seq`; how many deliveries all messages together make.
 
-use crate::phase_part::{LedgerLine, LoggedEntry, Slots};
+use crate::{
+    phase_part::{LedgerLine, LoggedEntry, Slots},
+    problems::Problems,
+};
 use std::collections::{HashMap, hash_map::Entry};
 
-/// How many faults are described in words.
-const PROBLEMS_MAX: usize = 10;
-
 /// The ledgers of one phase.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MergedLedger {
     agents: Vec<AgentPart>,
     conversations: u64,
@@ -36,7 +36,7 @@ pub(super) struct AgentPart {
 
 /// What all ledgers together say.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Judgement {
+pub(super) struct Verdict {
     pub(super) committed: u64,
     /// Deliveries that each agent's receivers must have got.
     pub(super) expected: Vec<u64>,
@@ -47,15 +47,7 @@ pub(super) struct Judgement {
 
 impl MergedLedger {
     pub(super) fn new(agents: Vec<AgentPart>, conversations: usize) -> Self {
-        MergedLedger {
-            agents,
-            conversations: conversations.max(1) as u64,
-            entries: HashMap::new(),
-            delivered: HashMap::new(),
-            acknowledged: HashMap::new(),
-            altered: 0,
-            problems: Vec::new(),
-        }
+        MergedLedger { agents, conversations: conversations.max(1) as u64, ..MergedLedger::default() }
     }
 
     pub(super) fn add(&mut self, agent: usize, line: &LedgerLine) -> Result<(), String> {
@@ -112,13 +104,11 @@ impl MergedLedger {
 
     fn count_altered(&mut self, what: String) {
         self.altered += 1;
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(what);
-        }
+        self.problems.note(what);
     }
 
     /// Judges the phase once every ledger is here. `planned`: how many messages each agent planned.
-    pub(super) fn judge(mut self, planned: &[u64]) -> Judgement {
+    pub(super) fn judge(mut self, planned: &[u64]) -> Verdict {
         let mut contradictions = Vec::new();
         let mut committed = vec![0_u64; self.conversations as usize];
         for (number, seq) in &self.acknowledged {
@@ -143,7 +133,7 @@ impl MergedLedger {
         contradictions.sort_unstable();
         contradictions.into_iter().for_each(|what| self.count_altered(what));
         let expected = |agent: &AgentPart| agent.receivers.iter().zip(&committed).map(|(r, c)| r * c).sum();
-        Judgement {
+        Verdict {
             committed: committed.iter().sum(),
             expected: self.agents.iter().map(expected).collect(),
             altered: self.altered,
@@ -175,7 +165,7 @@ mod tests {
     }
 
     /// Messages 0 to 3 at 11 to 14, acknowledged by their senders; each agent's log as given.
-    fn judge(logs: [&[(u64, Option<u64>, u64)]; 2]) -> Judgement {
+    fn judge(logs: [&[(u64, Option<u64>, u64)]; 2]) -> Verdict {
         let mut ledger = ledger();
         let acknowledged = [[11, 13], [12, 14]];
         for (agent, (log, seqs)) in logs.iter().zip(acknowledged).enumerate() {
@@ -190,14 +180,14 @@ mod tests {
 
     #[test]
     fn a_clean_phase_balances() {
-        let judgement = judge([&CLEAN, &CLEAN]);
-        assert_eq!(judgement, Judgement { committed: 4, expected: vec![8, 12], ..Judgement::default() });
+        let verdict = judge([&CLEAN, &CLEAN]);
+        assert_eq!(verdict, Verdict { committed: 4, expected: vec![8, 12], ..Verdict::default() });
     }
 
     #[test]
     fn what_one_agent_never_got_is_expected_all_the_same() {
-        let judgement = judge([&CLEAN, &CLEAN[..2]]);
-        assert_eq!((judgement.expected, judgement.altered), (vec![8, 12], 0));
+        let verdict = judge([&CLEAN, &CLEAN[..2]]);
+        assert_eq!((verdict.expected, verdict.altered), (vec![8, 12], 0));
         let nobody = judge([&CLEAN[..3], &CLEAN[..3]]);
         assert_eq!((nobody.committed, nobody.expected), (4, vec![8, 12]), "acknowledged, and delivered to nobody");
     }
@@ -206,26 +196,26 @@ mod tests {
     fn two_orders_and_other_bytes_are_found_with_the_agents_names() {
         let mut swapped = CLEAN;
         (swapped[1].1, swapped[2].1) = (swapped[2].1, swapped[1].1);
-        let judgement = judge([&CLEAN, &swapped]);
-        assert_eq!((judgement.altered, judgement.committed), (2, 4));
+        let verdict = judge([&CLEAN, &swapped]);
+        assert_eq!((verdict.altered, verdict.committed), (2, 4));
         assert_eq!(
-            judgement.problems[0],
+            verdict.problems[0],
             "at 12 the receivers of agent agent-0 got message 1, those of agent agent-1 message 2"
         );
         let mut altered = CLEAN;
         altered[3].2 += 1;
-        let judgement = judge([&altered, &CLEAN]);
-        assert_eq!((judgement.altered, judgement.problems[0].ends_with("message 3 with other bytes")), (1, true));
+        let verdict = judge([&altered, &CLEAN]);
+        assert_eq!((verdict.altered, verdict.problems[0].ends_with("message 3 with other bytes")), (1, true));
     }
 
     #[test]
     fn contradicted_acknowledgements_and_unsent_messages_are_found() {
         let moved = [(11, Some(0), 7), (12, Some(1), 8), (13, None, 1), (14, Some(3), 9), (15, Some(2), 9)];
-        let judgement = judge([&moved, &moved]);
-        assert_eq!(judgement.problems, ["message 2 was acknowledged as 13 and delivered as 15"]);
+        let verdict = judge([&moved, &moved]);
+        assert_eq!(verdict.problems, ["message 2 was acknowledged as 13 and delivered as 15"]);
         let more = [&CLEAN[..], &[(15, Some(4), 1)]].concat();
-        let judgement = judge([&more, &more]);
-        assert_eq!((judgement.problems, judgement.committed), (vec!["message 4 at 15 was never sent".to_owned()], 4));
+        let verdict = judge([&more, &more]);
+        assert_eq!((verdict.problems, verdict.committed), (vec!["message 4 at 15 was never sent".to_owned()], 4));
         let twice = [&CLEAN[..], &[(15, Some(3), 9)]].concat();
         assert_eq!(judge([&CLEAN, &twice]).altered, 2, "stands at two places, of which one was acknowledged");
     }
@@ -235,8 +225,8 @@ mod tests {
         let mut ledger = ledger();
         assert_eq!(ledger.add(0, &LedgerLine::acknowledged(0, &[11, 0])), Ok(()));
         assert_eq!(ledger.add(1, &logged(&[(11, Some(0), 1), (12, Some(2), 1)])), Ok(()));
-        let judgement = ledger.judge(&[2, 0]);
-        assert_eq!((judgement.committed, judgement.expected, judgement.altered), (2, vec![4, 6], 0));
+        let verdict = ledger.judge(&[2, 0]);
+        assert_eq!((verdict.committed, verdict.expected, verdict.altered), (2, vec![4, 6], 0));
     }
 
     #[test]

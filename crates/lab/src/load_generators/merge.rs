@@ -1,13 +1,11 @@
 //! The outcomes of all parts of a phase as one: histograms and series are added, not averaged.
 
-use super::ledger::Judgement;
+use super::ledger::Verdict;
 use crate::{
-    latency::{HistogramCounts, Percentiles, curve_of, new_histogram},
+    load_times::LoadTimes,
     phase_part::AgentOutcome,
-    series::SeriesRecorder,
     worker_protocol::{Outcome, PartOutcome, ReceiptCounts},
 };
-use hdrhistogram::Histogram;
 
 /// How many faults are described in words.
 const PROBLEMS_MAX: usize = 20;
@@ -20,27 +18,17 @@ pub(super) struct FinishedPart {
     pub(super) agent: AgentOutcome,
 }
 
-fn percentiles(counts: &HistogramCounts) -> Percentiles {
-    let mut histogram = new_histogram();
-    counts.add_to(&mut histogram);
-    Percentiles::of(&histogram)
-}
-
 /// Adds up all parts, and says what is wrong with each.
-pub(super) fn merge(parts: Vec<FinishedPart>, judgement: Judgement, clock_error_ms: f64, lag_max_ms: f64) -> Outcome {
-    let mut whole = Outcome { clock_error_ms: Some(clock_error_ms), lag_max_ms, ..Outcome::default() };
-    let mut series = SeriesRecorder::new(0);
-    let [mut latency, mut acknowledged, mut lateness]: [Histogram<u64>; 3] = std::array::from_fn(|_| new_histogram());
-    let mut problems = judgement.problems;
-    for (FinishedPart { part, mut agent }, expected) in parts.into_iter().zip(&judgement.expected) {
-        part.latency.add_to(&mut latency);
-        part.acknowledged.add_to(&mut acknowledged);
-        part.lateness.add_to(&mut lateness);
-        series.add(&part.series);
+pub(super) fn merge(parts: Vec<FinishedPart>, verdict: Verdict, clock_error_ms: f64, lag_max_ms: f64) -> Outcome {
+    let mut times = LoadTimes::default();
+    parts.iter().for_each(|finished| times.add(&finished.part.times));
+    let mut whole = Outcome { clock_error_ms: Some(clock_error_ms), lag_max_ms, ..Outcome::of_times(&times) };
+    let mut problems = verdict.problems;
+    for (FinishedPart { part, mut agent }, expected) in parts.into_iter().zip(&verdict.expected) {
         let own = part.outcome;
-        agent.latency = percentiles(&part.latency);
-        agent.lateness = percentiles(&part.lateness);
-        agent.loop_lag = percentiles(&part.loop_lag);
+        agent.latency = part.times.latency.percentiles();
+        agent.lateness = part.times.lateness.percentiles();
+        agent.loop_lag = part.loop_lag.percentiles();
         agent.lagged = agent.lateness.p99.max(agent.loop_lag.p99) > lag_max_ms;
         agent.expected = *expected;
         agent.lost = expected.saturating_sub(own.delivered);
@@ -99,14 +87,8 @@ pub(super) fn merge(parts: Vec<FinishedPart>, judgement: Judgement, clock_error_
         );
     }
     problems.truncate(PROBLEMS_MAX);
-    whole.committed = judgement.committed;
-    whole.altered += judgement.altered;
-    whole.latency = Percentiles::of(&latency);
-    whole.acknowledged = Percentiles::of(&acknowledged);
-    whole.lateness = Percentiles::of(&lateness);
-    whole.latency_curve = curve_of(&latency);
-    whole.acknowledged_curve = curve_of(&acknowledged);
-    whole.series = series.series();
+    whole.committed = verdict.committed;
+    whole.altered += verdict.altered;
     whole.problems = problems;
     whole
 }
@@ -122,19 +104,22 @@ fn add_receipts(sum: &mut ReceiptCounts, one: &ReceiptCounts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::latency::record;
+    use crate::{latency::Latencies, load_times::TimeCounts};
 
     fn part(address: &str, latencies_ms: &[u64], late_ms: u64, delivered: u64) -> FinishedPart {
         let counts = |values: &[u64]| {
-            let mut histogram = new_histogram();
-            values.iter().for_each(|ms| record(&mut histogram, 0, ms * 1_000_000));
-            HistogramCounts::of(&histogram)
+            let mut histogram = Latencies::default();
+            values.iter().for_each(|ms| histogram.record(0, ms * 1_000_000));
+            histogram.counts()
         };
         FinishedPart {
             part: PartOutcome {
                 outcome: Outcome { planned: 2, sent: 2, delivered, ..Outcome::default() },
-                latency: counts(latencies_ms),
-                lateness: counts(&[late_ms]),
+                times: TimeCounts {
+                    latency: counts(latencies_ms),
+                    lateness: counts(&[late_ms]),
+                    ..TimeCounts::default()
+                },
                 negative: 1,
                 early_max_ns: 300_000,
                 ..PartOutcome::default()
@@ -143,14 +128,14 @@ mod tests {
         }
     }
 
-    fn judgement() -> Judgement {
-        Judgement { committed: 4, expected: vec![4, 4], ..Judgement::default() }
+    fn verdict() -> Verdict {
+        Verdict { committed: 4, expected: vec![4, 4], ..Verdict::default() }
     }
 
     #[test]
     fn percentiles_are_those_of_all_values_together() {
         let parts = vec![part("one", &[1, 1, 1, 1], 0, 4), part("two", &[1, 1, 1, 1000], 0, 4)];
-        let whole = merge(parts, judgement(), 0.5, 50.0);
+        let whole = merge(parts, verdict(), 0.5, 50.0);
         assert!(whole.balances() && !whole.lab_lagged(), "{whole:?}");
         assert_eq!((whole.planned, whole.committed, whole.expected, whole.negative_latencies), (4, 4, 8, 2));
         assert!((whole.latency.p50 - 1.0).abs() < 0.01 && (whole.latency.max - 1000.0).abs() < 1.0);
@@ -160,7 +145,7 @@ mod tests {
     #[test]
     fn one_agent_that_lags_makes_the_run_invalid_and_is_named() {
         let parts = vec![part("one", &[1; 4], 0, 4), part("two", &[1; 4], 80, 4)];
-        let whole = merge(parts, judgement(), 0.5, 50.0);
+        let whole = merge(parts, verdict(), 0.5, 50.0);
         assert!(whole.lab_lagged() && whole.balances());
         assert_eq!(whole.agents.iter().map(|agent| agent.lagged).collect::<Vec<_>>(), [false, true]);
         assert!(whole.problems[0].starts_with("agent two could not keep up"), "{:?}", whole.problems);
@@ -169,15 +154,15 @@ mod tests {
     #[test]
     fn clocks_that_contradict_their_error_make_the_run_invalid() {
         let parts = || vec![part("one", &[1; 4], 0, 4), part("two", &[1; 4], 0, 4)];
-        assert!(!merge(parts(), judgement(), 0.3, 50.0).lab_lagged());
-        let whole = merge(parts(), judgement(), 0.299, 50.0);
+        assert!(!merge(parts(), verdict(), 0.3, 50.0).lab_lagged());
+        let whole = merge(parts(), verdict(), 0.299, 50.0);
         assert!(whole.lab_lagged() && whole.problems[0].contains("clocks cannot be trusted"));
     }
 
     #[test]
     fn what_one_agent_lacks_is_not_made_up_for_by_another() {
         let parts = vec![part("one", &[1; 4], 0, 5), part("two", &[1; 4], 0, 3)];
-        let whole = merge(parts, judgement(), 0.5, 50.0);
+        let whole = merge(parts, verdict(), 0.5, 50.0);
         assert_eq!((whole.lost, whole.delivered, whole.expected), (1, 8, 8));
         assert!(!whole.balances() && whole.problems[0].contains("agent two: 1 of 4"));
     }

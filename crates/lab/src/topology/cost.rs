@@ -1,16 +1,10 @@
-//! Counters of Redis and PostgreSQL and CPU times of all processes, read before and after a phase of load.
+//! What a message costs a cluster: counters of Redis and PostgreSQL and CPU times of all processes, read before and after a phase.
 
-use crate::{
-    LabError, process,
-    topology::{
-        Topology,
-        resp::{RedisConnection, Reply},
-    },
-};
+use super::{Topology, resp::RedisConnection};
+use crate::{LabError, process};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
-    net::IpAddr,
     time::Duration,
 };
 
@@ -21,7 +15,7 @@ const STATEMENTS_SHOWN: usize = 12;
 
 /// The counters since the start of the cluster.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ComponentCounters {
+pub(crate) struct ClusterCounters {
     /// Redis commands of the primaries, by command.
     commands: BTreeMap<String, u64>,
     redis_cpu: f64,
@@ -32,25 +26,24 @@ pub(super) struct ComponentCounters {
     statements: Option<HashMap<String, u64>>,
 }
 
-/// The cost of one message.
+/// The cost of one message; CPU times in milliseconds, of Redis with its replicas.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct MessageCost {
-    pub(super) redis_commands: f64,
-    pub(super) commands: BTreeMap<String, f64>,
-    /// CPU seconds of all Redis servers, replicas included, per 1,000 messages.
-    pub(super) redis_cpu_s: f64,
-    pub(super) nodes_cpu_s: f64,
-    pub(super) database_cpu_s: f64,
-    pub(super) transactions: f64,
-    pub(super) statements: Option<f64>,
+pub(crate) struct MessageCost {
+    redis_commands: f64,
+    commands: BTreeMap<String, f64>,
+    redis_cpu_ms: f64,
+    nodes_cpu_ms: f64,
+    database_cpu_ms: f64,
+    transactions: f64,
+    statements: Option<f64>,
     /// The most frequent statements.
-    pub(super) by_statement: Vec<(String, f64)>,
+    pub(crate) by_statement: Vec<(String, f64)>,
 }
 
-impl ComponentCounters {
-    pub(super) fn read(topology: &Topology) -> Result<Self, LabError> {
+impl ClusterCounters {
+    pub(crate) fn read(topology: &Topology) -> Result<Self, LabError> {
         std::thread::sleep(DATABASE_COUNT_DELAY);
-        let mut counters = ComponentCounters::default();
+        let mut counters = ClusterCounters::default();
         for number in topology.redis.primaries() {
             let mut redis = RedisConnection::connect(topology.redis.address(number))?;
             let stats = redis.execute("INFO commandstats")?;
@@ -86,15 +79,13 @@ impl ComponentCounters {
     }
 
     /// The cost per message since `before`.
-    pub(super) fn cost_since(&self, before: &ComponentCounters, messages: u64) -> MessageCost {
+    pub(crate) fn cost_since(&self, before: &ClusterCounters, messages: u64) -> MessageCost {
         let messages = (messages as f64).max(1.0);
         let each = |now: u64, then: u64| now.saturating_sub(then) as f64 / messages;
-        let commands: BTreeMap<String, f64> = self
-            .commands
-            .iter()
-            .map(|(name, calls)| (name.clone(), each(*calls, before.commands.get(name).copied().unwrap_or(0))))
-            .filter(|(_, calls)| *calls > 0.0)
-            .collect();
+        let cpu_ms = |now: f64, then: f64| (now - then).max(0.0) / messages * 1e3;
+        let since = |name: &String, calls: &u64| each(*calls, before.commands.get(name).copied().unwrap_or(0));
+        let commands = self.commands.iter().map(|(name, calls)| (name.clone(), since(name, calls)));
+        let commands: BTreeMap<String, f64> = commands.filter(|(_, calls)| *calls > 0.0).collect();
         let statements = self.statements.as_ref().map(|now| {
             let then = |text: &String| before.statements.as_ref().and_then(|then| then.get(text)).copied().unwrap_or(0);
             let mut each: Vec<_> = now.iter().map(|(text, calls)| (text.clone(), each(*calls, then(text)))).collect();
@@ -105,9 +96,9 @@ impl ComponentCounters {
         MessageCost {
             redis_commands: commands.values().sum(),
             commands,
-            redis_cpu_s: (self.redis_cpu - before.redis_cpu) / messages * 1e3,
-            nodes_cpu_s: (self.nodes_cpu - before.nodes_cpu) / messages * 1e3,
-            database_cpu_s: (self.database_cpu - before.database_cpu).max(0.0) / messages * 1e3,
+            redis_cpu_ms: cpu_ms(self.redis_cpu, before.redis_cpu),
+            nodes_cpu_ms: cpu_ms(self.nodes_cpu, before.nodes_cpu),
+            database_cpu_ms: cpu_ms(self.database_cpu, before.database_cpu),
             transactions: each(self.transactions, before.transactions),
             statements: statements.as_ref().map(|all| all.iter().map(|(_, calls)| calls).sum()),
             by_statement: statements.into_iter().flatten().take(STATEMENTS_SHOWN).collect(),
@@ -118,26 +109,4 @@ impl ComponentCounters {
 /// Whether a command is one of the lab, or one that Redis servers send each other.
 fn is_housekeeping(command: &str) -> bool {
     ["info", "client", "cluster", "replconf", "psync", "command"].iter().any(|name| command.starts_with(name))
-}
-
-/// The number of connections to Redis by source address, without those of replicas and of the lab.
-pub(super) fn connections(topology: &Topology) -> Result<HashMap<IpAddr, usize>, LabError> {
-    let mut by_source = HashMap::new();
-    for address in topology.redis.addresses() {
-        let mut redis = RedisConnection::connect(address)?;
-        let own = redis.execute("CLIENT ID")?;
-        let own = if let Reply::Number(id) = own { format!("id={id}") } else { String::new() };
-        let list = redis.execute("CLIENT LIST TYPE NORMAL")?.text().to_owned()
-            + redis.execute("CLIENT LIST TYPE PUBSUB")?.text();
-        for line in list.lines() {
-            let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
-            if line.split(' ').next() == Some(own.as_str()) {
-                continue;
-            }
-            if let Some(source) = field("addr").and_then(|addr| addr.rsplit_once(':')?.0.parse().ok()) {
-                *by_source.entry(source).or_default() += 1;
-            }
-        }
-    }
-    Ok(by_source)
 }

@@ -1,6 +1,6 @@
 //! Load from many machines: the load clients of several agents as one.
 //!
-//! A fleet takes the commands of one load client and gives its reports. It splits the population over the agents, has all begin
+//! They take the commands of one load client and give its reports. This splits the population over the agents, has all begin
 //! a phase at one moment, ends it when every receiver of every agent has everything, and adds up what they hand over.
 //!
 //! In reading order: [`connection`], the line to an agent; [`split`], who gets what; [`phase_run`], a phase while it runs;
@@ -16,7 +16,6 @@ use crate::{
     LabError,
     agent::{
         machine::Machine,
-        read_token,
         wire::{CoordinatorLine, LoadClientKind},
     },
     clock::{ClockOffset, machine_ns},
@@ -26,7 +25,7 @@ use crate::{
     worker_protocol::{Content, LoadModel, Outcome, Phase, WorkerCommand, WorkerConfig, WorkerReport},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
-use connection::{AgentConnection, AgentEvent};
+use connection::{AgentConnection, AgentEvent, WAIT};
 use ledger::{AgentPart, MergedLedger};
 use phase_run::{Next, PhaseRun, RunningPart};
 use serde_json::value::{RawValue, to_raw_value};
@@ -39,8 +38,6 @@ use std::{
 
 /// Events that may wait to be read: agents report four times a second, and faster only while they hand over.
 const EVENTS_MAX: usize = 1024;
-/// Questions for an agent's clock; the one with the shortest round trip counts.
-const CLOCK_QUESTIONS: u64 = 16;
 /// A phase begins so much later than it is announced, so that every agent has heard of it.
 const LEAD: Duration = Duration::from_millis(200);
 /// All connections must be open within this; a load client gives up by itself after two minutes.
@@ -49,10 +46,9 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(150);
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A chunk of a file on its way to an agent.
 const FILE_CHUNK_BYTES: usize = 1024 * 1024;
-const WAIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
-pub(crate) struct Fleet {
+pub(crate) struct LoadGenerators {
     agents: Vec<AgentConnection>,
     events: Receiver<(usize, AgentEvent<WorkerReport>)>,
     timeout: Duration,
@@ -61,27 +57,16 @@ pub(crate) struct Fleet {
     shares: Vec<Share>,
     weights: Vec<f64>,
     phases: u32,
-    questions: u64,
     /// The phase that runs.
     run: Option<PhaseRun>,
 }
 
-impl Fleet {
+impl LoadGenerators {
     /// Connects to all agents and has each start a load client.
     pub(crate) fn connect(args: &AgentsArgs, lag_max: Duration) -> Result<Self, LabError> {
-        let token = read_token(args.agent_token.as_deref(), args.agent_token_file.as_deref(), "--agent-token")?;
         let (sender, events) = sync_channel(EVENTS_MAX);
-        let mut agents: Vec<AgentConnection> = Vec::new();
-        for (number, address) in args.agents.iter().enumerate() {
-            if args.agents[..number].contains(address) {
-                return Err(LabError::Usage(format!("--agents names {address} twice")));
-            }
-            let agent = AgentConnection::open(number, address, &token, args.agent_timeout, sender.clone())?;
-            agent.send(&CoordinatorLine::Launch(LoadClientKind::Messages))?;
-            agents.push(agent);
-        }
-        Ok(Fleet {
-            agents,
+        Ok(LoadGenerators {
+            agents: AgentConnection::open_all(args, LoadClientKind::Messages, &sender)?,
             events,
             timeout: args.agent_timeout,
             lag_max_ms: lag_max.as_secs_f64() * 1e3,
@@ -89,7 +74,6 @@ impl Fleet {
             shares: Vec::new(),
             weights: Vec::new(),
             phases: 0,
-            questions: 0,
             run: None,
         })
     }
@@ -150,17 +134,16 @@ impl Fleet {
         if config.mix.per_message > 0.0 {
             return Err(LabError::Usage("--mix needs one load client: leave out --agents".into()));
         }
+        AgentConnection::check_reach(&self.agents, &config.addresses, "--url")?;
         let is_loopback = config.addresses.iter().all(|address| address.ip().is_loopback());
-        if is_loopback && let Some(agent) = self.agents.iter().find(|agent| !agent.is_loopback) {
-            let why = format!("--agents {}: it cannot reach a server on this machine's loopback", agent.address);
-            return Err(LabError::Usage(format!("{why}; name the server by --url as the agents reach it")));
-        }
         let machines: Vec<&Machine> = self.agents.iter().map(|agent| &agent.machine).collect();
         let capacities: Vec<Capacity> = split::capacities(&machines, config.addresses.len(), is_loopback);
         self.shares = split::shares(config, &capacities)?;
         self.weights = capacities.iter().map(|capacity| capacity.weight).collect();
         self.config = config.clone();
-        self.print_shares();
+        for (agent, share) in self.agents.iter().zip(&self.shares) {
+            agent.print_share(&format!("{} receivers, {} senders", share.receivers.len(), share.senders()));
+        }
         let run_tag = process::run_tag();
         for (agent, share) in self.agents.iter().zip(&self.shares) {
             let config = WorkerConfig {
@@ -173,18 +156,6 @@ impl Fleet {
             agent.send(&line_of(&WorkerCommand::Open(config))?)?;
         }
         Ok(())
-    }
-
-    fn print_shares(&self) {
-        for (agent, share) in self.agents.iter().zip(&self.shares) {
-            let Machine { cores, descriptors, ports, load, .. } = agent.machine;
-            println!(
-                "agent          {}: {} receivers, {} senders ({cores} cores, {descriptors} descriptors, {ports} ports, load {load})",
-                agent.address,
-                share.receivers.len(),
-                share.senders()
-            );
-        }
     }
 
     /// Has all agents make their part of the phase ready, and then begin it at one moment.
@@ -282,32 +253,10 @@ impl Fleet {
     }
 
     /// Measures how far each agent's clock is ahead of this one.
-    fn measure_clocks(&mut self) -> Result<Vec<ClockOffset>, LabError> {
-        let mut clocks = Vec::new();
-        for number in 0..self.agents.len() {
-            let mut best: Option<ClockOffset> = None;
-            for _ in 0..CLOCK_QUESTIONS {
-                let offset = self.ask_clock(number)?;
-                best = Some(best.filter(|best| best.error_ns <= offset.error_ns).unwrap_or(offset));
-            }
-            clocks.extend(best);
-        }
-        Ok(clocks)
-    }
-
-    fn ask_clock(&mut self, number: usize) -> Result<ClockOffset, LabError> {
-        self.questions += 1;
-        let (question, asked, sent_ns) = (self.questions, Instant::now(), machine_ns());
-        self.agents[number].send(&CoordinatorLine::Ping { id: question })?;
-        while asked.elapsed() < self.timeout {
-            let Ok((agent, event)) = self.events.recv_timeout(WAIT) else { continue };
-            if let AgentEvent::Pong { id, clock_ns, received_ns } = self.check(agent, event)?
-                && id == question
-            {
-                return Ok(ClockOffset::of_round_trip(sent_ns, clock_ns, received_ns));
-            }
-        }
-        Err(self.agents[number].failed("did not tell its clock in time"))
+    fn measure_clocks(&self) -> Result<Vec<ClockOffset>, LabError> {
+        let check = |agent, event| self.check(agent, event);
+        let agents = self.agents.iter().enumerate();
+        agents.map(|(number, agent)| agent.measure_clock(number, &self.events, self.timeout, check)).collect()
     }
 
     /// Measures clocks and machines once more, judges the ledgers, and adds everything up.
@@ -324,8 +273,8 @@ impl Fleet {
             finished.agent.load_after = machine.load;
         }
         let planned: Vec<u64> = finished.iter().map(|finished| finished.part.outcome.planned).collect();
-        let judgement = ledger.judge(&planned);
-        let outcome = merge::merge(finished, judgement, clock_error_ms, self.lag_max_ms);
+        let verdict = ledger.judge(&planned);
+        let outcome = merge::merge(finished, verdict, clock_error_ms, self.lag_max_ms);
         Ok(WorkerReport::Done(Box::new(Outcome { rounds, ..outcome })))
     }
 

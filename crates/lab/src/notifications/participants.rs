@@ -16,9 +16,10 @@ pub(crate) enum Whereabouts {
 }
 
 /// Whether a client says what it has stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AckHabit {
     /// Soon after each message.
+    #[default]
     Stores,
     /// Never, as a client that keeps no messages.
     Silent,
@@ -27,7 +28,7 @@ pub(crate) enum AckHabit {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct CastUser {
+pub(crate) struct Participant {
     pub(crate) id: String,
     pub(crate) whereabouts: Whereabouts,
     pub(crate) habit: AckHabit,
@@ -42,25 +43,25 @@ pub(crate) struct CastUser {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct CastConversation {
+pub(crate) struct ParticipantConversation {
     pub(crate) id: String,
     pub(crate) is_group: bool,
-    /// By their numbers in the cast.
+    /// By their numbers in the participants.
     pub(crate) members: Vec<usize>,
     pub(crate) muted_by: HashSet<usize>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Cast {
-    pub(crate) users: Vec<CastUser>,
-    pub(crate) conversations: Vec<CastConversation>,
+pub(crate) struct Participants {
+    pub(crate) users: Vec<Participant>,
+    pub(crate) conversations: Vec<ParticipantConversation>,
     user_numbers: HashMap<String, usize>,
     conversation_numbers: HashMap<String, usize>,
 }
 
-/// How large a cast is.
+/// How many there are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CastSize {
+pub(crate) struct ParticipantCounts {
     pub(crate) users: usize,
     pub(crate) group_size: usize,
 }
@@ -78,13 +79,13 @@ pub(crate) fn device_name(place: usize) -> String {
     format!("phone-{place}")
 }
 
-impl Cast {
-    pub(crate) fn draw(tag: &str, size: CastSize, random: &mut StdRng) -> Cast {
+impl Participants {
+    pub(crate) fn draw(tag: &str, size: ParticipantCounts, random: &mut StdRng) -> Participants {
         let mut places: Vec<usize> = (0..size.users).collect();
         places.shuffle(random);
-        let mut users: Vec<CastUser> =
+        let mut users: Vec<Participant> =
             (0..size.users).map(|number| user(tag, number, places[number], random)).collect();
-        // Small casts have one of each, too.
+        // Small participants have one of each, too.
         let foreground: Vec<usize> =
             (0..users.len()).filter(|number| users[*number].whereabouts == Whereabouts::Foreground).collect();
         for (number, habit) in foreground.iter().zip([AckHabit::Stores, AckHabit::Freezes, AckHabit::Silent]) {
@@ -104,9 +105,9 @@ impl Cast {
             conversations.push(conversation(id, false, pair, random));
         }
         let user_numbers = users.iter().enumerate().map(|(number, user)| (user.id.clone(), number)).collect();
-        let by_id = |(number, one): (usize, &CastConversation)| (one.id.clone(), number);
+        let by_id = |(number, one): (usize, &ParticipantConversation)| (one.id.clone(), number);
         let conversation_numbers = conversations.iter().enumerate().map(by_id).collect();
-        Cast { users, conversations, user_numbers, conversation_numbers }
+        Participants { users, conversations, user_numbers, conversation_numbers }
     }
 
     pub(crate) fn user_number(&self, id: &str) -> Option<usize> {
@@ -122,7 +123,7 @@ impl Cast {
     }
 }
 
-fn user(tag: &str, number: usize, place: usize, random: &mut StdRng) -> CastUser {
+fn user(tag: &str, number: usize, place: usize, random: &mut StdRng) -> Participant {
     let whereabouts = [Whereabouts::Foreground, Whereabouts::Background, Whereabouts::Away][place % 3];
     let mut one_in = |percent: u32| random.random_ratio(percent, 100);
     let habit = match (one_in(FREEZES_PERCENT), one_in(SILENT_PERCENT)) {
@@ -139,12 +140,12 @@ fn user(tag: &str, number: usize, place: usize, random: &mut StdRng) -> CastUser
     let provider =
         |random: &mut StdRng| OfflineChannel::PROVIDERS[random.random_range(0..OfflineChannel::PROVIDERS.len())];
     let devices = (0..count).map(|_| provider(random)).collect();
-    CastUser { id: format!("{tag}-u{number}"), whereabouts, habit, devices, undisturbed, restless, reads }
+    Participant { id: format!("{tag}-u{number}"), whereabouts, habit, devices, undisturbed, restless, reads }
 }
 
-fn conversation(id: String, is_group: bool, members: &[usize], random: &mut StdRng) -> CastConversation {
+fn conversation(id: String, is_group: bool, members: &[usize], random: &mut StdRng) -> ParticipantConversation {
     let muted_by = members.iter().copied().filter(|_| random.random_ratio(MUTED_PERCENT, 100)).collect();
-    CastConversation { id, is_group, members: members.to_vec(), muted_by }
+    ParticipantConversation { id, is_group, members: members.to_vec(), muted_by }
 }
 
 /// A message of the run, before it is sent.
@@ -163,7 +164,7 @@ const SILENT_MESSAGES_PERCENT: u32 = 5;
 const SKIP_PUSH_PERCENT: u32 = 5;
 const MENTIONS_PERCENT: u32 = 10;
 
-impl Cast {
+impl Participants {
     /// The messages of a round: half to groups, half to pairs, evenly spaced.
     pub(crate) fn plan(&self, per_second: f64, seconds: f64, random: &mut StdRng) -> Vec<PlannedMessage> {
         let (groups, pairs): (Vec<usize>, Vec<usize>) =
@@ -199,16 +200,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cast_follows_from_its_seed_and_has_a_third_of_each() {
-        let size = CastSize { users: 99, group_size: 20 };
-        let draw = |seed| Cast::draw("t", size, &mut random_of(seed));
-        let cast = draw(1);
+    fn participants_follow_from_its_seed_and_has_a_third_of_each() {
+        let size = ParticipantCounts { users: 99, group_size: 20 };
+        let draw = |seed| Participants::draw("t", size, &mut random_of(seed));
+        let participants = draw(1);
         for whereabouts in [Whereabouts::Foreground, Whereabouts::Background, Whereabouts::Away] {
-            assert_eq!(cast.count(whereabouts), 33);
+            assert_eq!(participants.count(whereabouts), 33);
         }
-        assert_eq!(format!("{:?}", cast.users), format!("{:?}", draw(1).users));
-        assert_ne!(format!("{:?}", cast.users), format!("{:?}", draw(2).users));
-        assert_eq!(cast.conversations.iter().filter(|one| one.is_group).count(), 5);
-        assert!(cast.users.iter().any(|user| user.habit == AckHabit::Freezes));
+        assert_eq!(format!("{:?}", participants.users), format!("{:?}", draw(1).users));
+        assert_ne!(format!("{:?}", participants.users), format!("{:?}", draw(2).users));
+        assert_eq!(participants.conversations.iter().filter(|one| one.is_group).count(), 5);
+        assert!(participants.users.iter().any(|user| user.habit == AckHabit::Freezes));
     }
 }

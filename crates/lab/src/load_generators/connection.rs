@@ -5,20 +5,31 @@ use crate::{
     agent::{
         machine::Machine,
         proof::{Nonces, Side, draw_nonce, is_proof, prove},
+        read_token,
         wire::{
             AgentLine, CoordinatorLine, Credentials, GREETING_BYTES_MAX, GREETING_TIMEOUT, LINE_BYTES_MAX, Line,
-            LineReader, PING_INTERVAL, PROTOCOL, READ_TICK, RefusalCode, VERSION, write_line,
+            LineReader, LoadClientKind, PING_INTERVAL, PROTOCOL, READ_TICK, RefusalCode, VERSION, write_line,
         },
     },
-    clock::machine_ns,
+    clock::{ClockOffset, machine_ns},
+    lock::lock,
+    options::AgentsArgs,
 };
 use serde::de::DeserializeOwned;
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs},
-    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc::SyncSender},
+    sync::{
+        Arc, Mutex, OnceLock,
+        mpsc::{Receiver, SyncSender},
+    },
     time::{Duration, Instant},
 };
+
+/// Questions for an agent's clock; the one with the shortest round trip counts.
+const CLOCK_QUESTIONS: u64 = 16;
+/// How often waits for events look at the time.
+pub(crate) const WAIT: Duration = Duration::from_millis(20);
 
 /// How often, and after which pause, an agent is asked again that still serves another coordinator: one that has just ended.
 const BUSY_ATTEMPTS: u32 = 10;
@@ -69,7 +80,7 @@ fn session() -> &'static str {
 impl AgentConnection {
     /// Connects, and has a thread turn what the agent says into events, with its `number`. An agent that says nothing for
     /// `timeout` has vanished.
-    pub(crate) fn open<R: DeserializeOwned + Send + 'static>(
+    fn open<R: DeserializeOwned + Send + 'static>(
         number: usize,
         address: &str,
         token: &str,
@@ -100,6 +111,82 @@ impl AgentConnection {
         send(&self.stream, line).map_err(|error| self.failed(&format!("has vanished: {error}")))
     }
 
+    /// Connects to all agents, and has each start a load client of this kind.
+    pub(crate) fn open_all<R: DeserializeOwned + Send + 'static>(
+        args: &AgentsArgs,
+        kind: LoadClientKind,
+        events: &SyncSender<(usize, AgentEvent<R>)>,
+    ) -> Result<Vec<Self>, LabError> {
+        for (number, address) in args.agents.iter().enumerate() {
+            if args.agents[..number].contains(address) {
+                return Err(LabError::Usage(format!("--agents names {address} twice")));
+            }
+        }
+        let addresses = args.agents.iter().enumerate();
+        addresses.map(|(number, address)| Self::launch(number, address, args, kind, events)).collect()
+    }
+
+    /// Connects to an agent, and has it start a load client.
+    pub(crate) fn launch<R: DeserializeOwned + Send + 'static>(
+        number: usize,
+        address: &str,
+        args: &AgentsArgs,
+        kind: LoadClientKind,
+        events: &SyncSender<(usize, AgentEvent<R>)>,
+    ) -> Result<Self, LabError> {
+        let token = read_token(args.agent_token.as_deref(), args.agent_token_file.as_deref(), "--agent-token")?;
+        let agent = Self::open(number, address, &token, args.agent_timeout, events.clone())?;
+        agent.send(&CoordinatorLine::Launch(kind))?;
+        Ok(agent)
+    }
+
+    /// Agents on other machines reach no server on this one's loopback; `options` name it as they do.
+    pub(crate) fn check_reach(agents: &[Self], servers: &[SocketAddr], options: &str) -> Result<(), LabError> {
+        let is_loopback = servers.iter().all(|address| address.ip().is_loopback());
+        let Some(agent) = agents.iter().find(|agent| is_loopback && !agent.is_loopback) else { return Ok(()) };
+        let why = format!("--agents {}: it cannot reach a server on this machine's loopback", agent.address);
+        Err(LabError::Usage(format!("{why}; name the server by {options} as the agents reach it")))
+    }
+
+    /// Prints what the agent gets, and what its machine has.
+    pub(crate) fn print_share(&self, share: &str) {
+        let Machine { cores, descriptors, ports, load, .. } = self.machine;
+        println!(
+            "agent          {}: {share} ({cores} cores, {descriptors} descriptors, {ports} ports, load {load})",
+            self.address
+        );
+    }
+
+    /// Measures how far the agent's clock is ahead of this one. Its events have this `number`; every event is `check`ed on the way.
+    pub(crate) fn measure_clock<R>(
+        &self,
+        number: usize,
+        events: &Receiver<(usize, AgentEvent<R>)>,
+        timeout: Duration,
+        check: impl Fn(usize, AgentEvent<R>) -> Result<AgentEvent<R>, LabError>,
+    ) -> Result<ClockOffset, LabError> {
+        let mut offsets = Vec::new();
+        for question in 1..=CLOCK_QUESTIONS {
+            let (asked, sent_ns) = (Instant::now(), machine_ns());
+            self.send(&CoordinatorLine::Ping { id: question })?;
+            let answered = loop {
+                if asked.elapsed() > timeout {
+                    return Err(self.failed("did not tell its clock in time"));
+                }
+                let Ok((agent, event)) = events.recv_timeout(WAIT) else { continue };
+                match check(agent, event)? {
+                    AgentEvent::Pong { id, clock_ns, received_ns } if (agent, id) == (number, question) => {
+                        break ClockOffset::of_round_trip(sent_ns, clock_ns, received_ns);
+                    }
+                    _ => {}
+                }
+            };
+            offsets.push(answered);
+        }
+        let best = offsets.into_iter().min_by_key(|offset| offset.error_ns);
+        best.ok_or_else(|| self.failed("did not tell its clock"))
+    }
+
     /// The run ends for want of this agent.
     pub(crate) fn failed(&self, why: &str) -> LabError {
         LabError::Environment(format!("agent {}: {why}", self.address))
@@ -109,13 +196,13 @@ impl AgentConnection {
 impl Drop for AgentConnection {
     fn drop(&mut self) {
         // The agent kills its load client when the connection ends; the reading thread ends, too.
-        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = lock(&self.stream);
         let _ = stream.shutdown(Shutdown::Both);
     }
 }
 
 fn send(stream: &Mutex<TcpStream>, line: &CoordinatorLine) -> io::Result<()> {
-    let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut stream = lock(stream);
     write_line(&mut *stream, line)
 }
 
