@@ -15,7 +15,7 @@ use tidings_protocol::{
     miop::{Bind, Bound, ErrorFrame, Frame, HEARTBEAT, Push, decode, take_head},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const BIND: Bind<'_> = Bind {
     version: 1,
     token: "a.b.c",

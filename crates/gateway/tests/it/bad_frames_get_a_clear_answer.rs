@@ -307,7 +307,7 @@ fn a_first_fragment_may_be_empty() {
 #[test]
 fn connections_cut_at_any_byte_leave_no_session_behind() {
     // The bind time-out is long: the server must notice the cut itself.
-    let config = SessionConfig { bind_timeout: Duration::from_secs(600), ..session_config() };
+    let config = SessionConfig { bind_timeout: FOREVER, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);

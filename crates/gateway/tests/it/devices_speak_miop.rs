@@ -450,7 +450,7 @@ fn a_heartbeat_interval_is_granted_within_the_limits() {
 #[test]
 fn silence_closes_a_session_after_its_granted_interval() {
     let config = SessionConfig {
-        heartbeat: Duration::from_secs(600),
+        heartbeat: FOREVER,
         heartbeat_min: Duration::from_secs(1),
         ..session_config()
     };

@@ -13,8 +13,9 @@ use std::{collections::VecDeque, time::Duration};
 pub(super) enum Schedule {
     /// Open loop.
     Planned { times: PlannedTimes, next: u64 },
-    /// As many as the server takes, with at most `window` messages between publisher and last receiver.
-    ClosedLoop { window: usize, until: u64 },
+    /// As many as the server takes, with at most `window` messages between publisher and last receiver; one window at least,
+    /// also where the time is over before the first turn.
+    ClosedLoop { window: usize, until: u64, has_begun: bool },
     /// One at a time.
     Rounds(Rounds),
 }
@@ -41,7 +42,7 @@ impl Schedule {
             }
             LoadModel::Varying { profile } => planned(profile),
             LoadModel::ClosedLoop { window, duration_ms } => {
-                Schedule::ClosedLoop { window: *window, until: duration_ms * MS }
+                Schedule::ClosedLoop { window: *window, until: duration_ms * MS, has_begun: false }
             }
             LoadModel::Rounds { rounds, pause_ms } => Schedule::Rounds(Rounds {
                 left: *rounds,
@@ -74,8 +75,8 @@ impl Schedule {
                 }
                 times.due(*next).is_none()
             }
-            Schedule::ClosedLoop { window, until } => {
-                if now >= *until {
+            Schedule::ClosedLoop { window, until, has_begun } => {
+                if *has_begun && now >= *until {
                     return true;
                 }
                 // Latency counts from the plan: no message is planned before a sender can send it.
@@ -83,6 +84,7 @@ impl Schedule {
                 while waiting.len() < open.min(room) {
                     waiting.push_back(now);
                 }
+                *has_begun |= !waiting.is_empty();
                 false
             }
             Schedule::Rounds(rounds) => {

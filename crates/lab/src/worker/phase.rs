@@ -301,7 +301,9 @@ impl PhaseRun<'_> {
         let now = shared.now() - self.start;
         if let Schedule::ClosedLoop { window, until, total } = self.schedule {
             let batch = self.phase.batch as u64;
-            while now < until && self.next_number(shared).is_some_and(|number| number < total) {
+            // One window at least, also where the time is over before the first turn.
+            let has_begun = shared.sent_messages.planned_in_phase() > 0 || self.capacity() == 0;
+            while (now < until || !has_begun) && self.next_number(shared).is_some_and(|number| number < total) {
                 let sent_messages = &shared.sent_messages;
                 // Of several load clients one without receivers knows of answers alone.
                 let delivered = match (&self.part, self.receivers) {

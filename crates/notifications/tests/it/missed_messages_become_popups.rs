@@ -14,7 +14,7 @@ use tidings_popups::Precondition;
 use tidings_protocol::{http::*, ids::direct_id};
 use tidings_testkit::MemoryStore;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A person who has not read a message after a minute has missed it.
 fn world() -> World {

@@ -22,7 +22,7 @@ use tidings_testkit::{ManualClock, MemoryStore};
 
 /// 2026-03-01 12:00 UTC.
 const NOON: u64 = 1_772_366_400_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Asleep;
 impl Wake for Asleep {

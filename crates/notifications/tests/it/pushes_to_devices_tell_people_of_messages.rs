@@ -22,7 +22,7 @@ use tidings_popups::Precondition;
 use tidings_protocol::http::*;
 use tidings_testkit::MemoryStore;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -11,7 +11,7 @@ use std::{
 use tidings_domain::{model::*, store::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore, MEMTABLE_BYTES_MIN, OpenError};
 
-const WAIT: Duration = Duration::from_secs(120);
+const WAIT: Duration = Duration::from_secs(300);
 const ROOM: ConversationNo = ConversationNo(1);
 /// The tables of the timeline, whose space has id 2.
 const TIMELINE: &str = "store/keyspaces/2/tables";

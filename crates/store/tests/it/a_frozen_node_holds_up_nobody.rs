@@ -15,7 +15,7 @@ use tidings_domain::{commit_log::*, function::Function, model::*, store::*};
 use tidings_store::{PostgresOptions, PostgresStore};
 
 /// Others that take longer wait for the frozen node. Nothing else can end such a wait: the database's limits are much longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The node that is frozen, at an answer between [`FrozenNode::begin`] and [`FrozenNode::end`].
 struct FrozenNode<'a> {

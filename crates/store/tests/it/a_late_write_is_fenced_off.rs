@@ -19,7 +19,7 @@ use tidings_domain::{
 };
 use tidings_store::{PostgresOptions, PostgresStore};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
 struct State {

@@ -13,7 +13,7 @@ use std::{
 use tidings_client::{http::HttpClient, session::Session, token::sign};
 use tidings_protocol::frames::{Attention, Bind, ClientFrame, ServerFrame};
 
-const WAIT: Duration = Duration::from_secs(120);
+const WAIT: Duration = Duration::from_secs(300);
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64

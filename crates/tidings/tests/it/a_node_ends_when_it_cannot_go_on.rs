@@ -9,7 +9,7 @@ use std::{
 use tidings_client::http::HttpClient;
 use tidings_protocol::http::{CreateConversation, SendRequest, UserUpsert};
 
-const WAIT: Duration = Duration::from_secs(120);
+const WAIT: Duration = Duration::from_secs(300);
 const START_AGAIN: i32 = 75;
 const CONFIGURATION: i32 = 78;
 

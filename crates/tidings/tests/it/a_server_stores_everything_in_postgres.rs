@@ -8,7 +8,7 @@ use tidings_protocol::{
     http::{CreateConversation, HistoryQuery, SendRequest, UserUpsert},
 };
 
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 
 fn serving(folder: &Folder, url: &str) -> Command {
     let mut command = folder.program(&["serve", "--drain-deadline-ms", "1500"]);

@@ -29,7 +29,7 @@ pub(crate) const MARKS: [&str; 13] =
     [ID, NAME, ATTRIBUTES, BODY, EDIT, LONG, MESSAGE_ID, TITLE, REPORT, DIRECT, ASK, STREAM, LATER];
 /// What others write, in private and to the user.
 pub(crate) const OF_OTHERS: [&str; 2] = ["othersRt5Pz8", "to-youFw2Hk6"];
-pub(crate) const WAIT: Duration = Duration::from_secs(120);
+pub(crate) const WAIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn call(http: &mut HttpClient, method: &str, path: &str, body: &Value) -> Value {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };

@@ -15,7 +15,7 @@ const SENDERS: usize = 16;
 const GROUPS: usize = 64;
 const MESSAGES: usize = 16_000;
 const WATCHED: usize = 300;
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 
 fn message(group: usize) -> Value {
     json!({ "conversation": format!("g{group}"), "from": "alice", "body": { "text": "as long as a line of a chat is" } })

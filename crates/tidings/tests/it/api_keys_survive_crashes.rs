@@ -92,8 +92,9 @@ fn every_node_knows_the_keys_and_which_were_revoked() {
         call(&nodes[0], "GET", KEYS, "").0 == 200 && call(&nodes[1], "GET", KEYS, "").0 == 200
     });
     let all: Vec<Made> = nodes.iter().map(|node| make(node, "of both")).collect();
-    for (node, made) in nodes.iter().flat_map(|node| all.iter().map(move |made| (node, made))) {
-        wait_until("the node knows the key", || status(node.address, made) == 200);
+    let each = || nodes.iter().flat_map(|node| all.iter().map(move |made| (node, made)));
+    each().for_each(|(node, made)| wait_until("the node knows the key", || status(node.address, made) == 200));
+    for (node, made) in each() {
         // What the leader answers asks for the scope there.
         let mut http = HttpClient::new(node.address, made.secret.clone());
         assert_eq!(http.exchange("GET", "/v1/popups", b"").unwrap().status, 200);

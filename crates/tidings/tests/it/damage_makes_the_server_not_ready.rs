@@ -9,7 +9,7 @@ use std::{
 };
 use tidings_protocol::http::{CreateConversation, HistoryQuery, SendRequest, UserUpsert};
 
-const WAIT: Duration = Duration::from_secs(120);
+const WAIT: Duration = Duration::from_secs(300);
 
 /// Whether the storage engine has written a table: the file `current` begins with a version number, which is 0 without tables.
 fn reads_from_tables(folder: &Folder) -> bool {

@@ -15,7 +15,7 @@ use tidings_protocol::{
 };
 
 /// How long anything that must happen may take on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Starts a server with a limit of 300 file descriptors, of which it uses the same number for itself on any machine.
 fn serve(folder: &Folder, arguments: &str) -> Server {

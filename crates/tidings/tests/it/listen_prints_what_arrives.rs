@@ -11,7 +11,7 @@ use tidings_protocol::{
     http::{PushAccepted, PushStatus, UserUpsert},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Listener {
     child: Child,

@@ -15,7 +15,7 @@ use tidings_protocol::{
     http::{CreateConversation, PushAccepted, PushStatus, SendRequest, UserUpsert},
 };
 
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 const API_KEY: &str = "a-key-that-was-asked-for";
 
 struct Cluster {

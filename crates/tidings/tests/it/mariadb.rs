@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A server. Its superuser is `root`, without a password.
 pub(crate) struct MariadbServer {

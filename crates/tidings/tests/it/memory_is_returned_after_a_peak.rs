@@ -11,7 +11,7 @@ use std::{
 
 const MIB: usize = 1 << 20;
 /// How long anything that must happen may take on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;

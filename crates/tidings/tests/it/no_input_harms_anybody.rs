@@ -33,7 +33,7 @@ use tidings_protocol::{
     miop::{Bind, Frame},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// What an answer may have of the caller's own text.
 const ERROR_BYTES_MAX: usize = 4 * 1024;
 /// A head of a request may have half as much.

@@ -16,7 +16,7 @@ use tidings_protocol::{
     http::{CreateConversation, NodesAnswer, SendRequest, UserUpsert},
 };
 
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 const SECRET: &str = "the secret of the nodes";
 
 /// A node's command, on this database and Redis.

@@ -24,7 +24,7 @@ const SENDERS: usize = 6;
 const ROOMS: usize = 5;
 const MESSAGES: usize = 240;
 const KILLS: usize = 2;
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn in_capitals(questions: &[Value]) -> Option<(u16, Value)> {
     let answer = |question: &Value| {

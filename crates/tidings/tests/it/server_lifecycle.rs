@@ -8,7 +8,7 @@ use tidings_protocol::{
     http::{CreateConversation, HistoryQuery, SendRequest, UserUpsert},
 };
 
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 
 fn populate(server: &Server) {
     let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };

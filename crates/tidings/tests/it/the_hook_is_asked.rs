@@ -20,7 +20,7 @@ use tidings_protocol::{
     miop::{Bind, Frame},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// What the hook does with a request of these questions: its answer, or `None` to hang up.

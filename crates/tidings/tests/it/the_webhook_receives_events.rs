@@ -10,7 +10,7 @@ use std::{
 };
 use tidings_protocol::http::{SendReceipt, SendRequest, UserUpsert};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An app server that accepts every call, and passes its events to the test.
 pub(crate) struct App(mpsc::Receiver<Vec<Value>>);

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// When a silent primary counts as failed: so late that none does that runs, however slowly.
 const NODE_TIMEOUT_MS: &str = "60000";
 /// The same in tests that let a primary fail.

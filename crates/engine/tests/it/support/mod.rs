@@ -34,7 +34,7 @@ use tidings_protocol::http::*;
 use tidings_testkit::{ManualClock, MemoryStore};
 
 /// Nothing here takes a second on an idle machine; this is for one that is not.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Of nodes of which none is to be taken for gone, however long its threads are kept from running.
 pub const LONG_LEASE: Duration = Duration::from_secs(600);
 /// 2026-03-01 12:00 UTC.

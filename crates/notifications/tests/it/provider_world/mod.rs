@@ -31,7 +31,7 @@ use tidings_testkit::{ManualClock, MemoryStore};
 
 /// 2026-03-01 12:00 UTC.
 pub const NOON: u64 = 1_772_366_400_000;
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub struct Asleep;
 impl Wake for Asleep {

@@ -18,7 +18,7 @@ use std::{
 
 use tidings_store::{PostgresOptions, PostgresStore};
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// A time-out that no test reaches, however slow the machine is.
 pub(crate) const NO_TIMEOUT: Duration = Duration::from_secs(600);
 
