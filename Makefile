@@ -40,6 +40,7 @@ check: setup ## Formatting, lints, links of the documentation, licences and bans
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 	scripts/deny.sh
 	scripts/check-deploy.py
+	scripts/check-shipped-features.py
 
 check-release: setup rehearse release ## Rehearse the upgrade, then make a release and try it: each program, package and image of it sends a message
 	scripts/try-release.py
