@@ -449,11 +449,7 @@ fn a_heartbeat_interval_is_granted_within_the_limits() {
 
 #[test]
 fn silence_closes_a_session_after_its_granted_interval() {
-    let config = SessionConfig {
-        heartbeat: FOREVER,
-        heartbeat_min: Duration::from_secs(1),
-        ..session_config()
-    };
+    let config = SessionConfig { heartbeat: FOREVER, heartbeat_min: Duration::from_secs(1), ..session_config() };
     let miop = MiopServer::with(config);
     let mut patient = miop.device("bob");
     let mut by_bind = miop.bind("alice", |bind| bind.heartbeat_s = Some(1));

@@ -163,8 +163,13 @@ impl Server {
         let ServerParts { config, engine, throttle, outbound, clock, store } = parts;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
-        let sessions =
-            SessionConfig { shards: 1, bind_timeout: FOREVER, heartbeat: FOREVER, ..SessionConfig::default() };
+        let sessions = SessionConfig {
+            shards: 1,
+            bind_timeout: FOREVER,
+            heartbeat: FOREVER,
+            probe_after: FOREVER,
+            ..SessionConfig::default()
+        };
         let (prepared, wakes) = SessionServer::prepare(sessions).unwrap();
         let (engine, receivers) = Engine::start(EngineParts {
             config: EngineConfig {

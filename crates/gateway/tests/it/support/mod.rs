@@ -108,6 +108,7 @@ pub fn session_config() -> SessionConfig {
     SessionConfig {
         shards: 2,
         heartbeat: FOREVER,
+        probe_after: FOREVER,
         bind_timeout: FOREVER,
         closing_timeout: FOREVER,
         unbound_min: FOREVER,
