@@ -27,11 +27,6 @@ fn newest_journal(folder: &Path) -> PathBuf {
     entries.filter(|path| path.extension().is_some_and(|e| e == "jnl")).max_by_key(number).unwrap()
 }
 
-/// The written length; the preallocated rest of the file is zeros.
-fn written(bytes: &[u8]) -> usize {
-    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
-}
-
 /// Four batches of three messages, then a copy of the open folder as it was before the fourth was acknowledged.
 fn crashed() -> Crashed {
     let served = scratch();

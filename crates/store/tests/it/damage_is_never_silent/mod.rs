@@ -101,7 +101,7 @@ fn add_files(root: &Path, folder: &Path, files: &mut Files) -> std::io::Result<(
             let mut bytes = fs::read(&path)?;
             if path.extension().is_some_and(|extension| extension == "jnl") {
                 // The engine preallocates tens of MB of zeros.
-                bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1));
+                bytes.truncate(written(&bytes));
             }
             files.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
         }

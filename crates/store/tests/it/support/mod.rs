@@ -104,3 +104,13 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
         }
     }
 }
+
+/// The written length of a journal; the preallocated rest of the file is zeros. They are compared by the block, which is quick
+/// without optimisation, too.
+pub(crate) fn written(bytes: &[u8]) -> usize {
+    const ZEROS: [u8; 4_096] = [0; 4_096];
+    let is_written = |block: &[u8]| *block != ZEROS[..block.len()];
+    let Some(last) = bytes.chunks(ZEROS.len()).rposition(is_written) else { return 0 };
+    let end = bytes.len().min((last + 1) * ZEROS.len());
+    bytes[..end].iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
+}
