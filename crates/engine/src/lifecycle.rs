@@ -101,7 +101,7 @@ impl Engine {
         let new_cluster =
             |parts| Cluster::new(parts, start_positions[0], &gates, (&applier, &peer_inbox), &metrics, time);
         let cluster = cluster.map(new_cluster);
-        let hub = start_hub(applier, cluster.as_ref(), boot);
+        let hub = start_hub(applier, cluster.as_ref(), &presence, boot);
         let committer = Arc::new(Committer::start(CommitterParts {
             queue_limit: config.commit_queue,
             batch_max: config.commit_batch,
@@ -273,11 +273,11 @@ fn list_changes(presence: &Arc<Presence>, directory: &Directory) -> ListChanges 
     changes
 }
 
-fn start_hub(applier: Applier, cluster: Option<&Cluster>, boot: u64) -> Arc<dyn Hub> {
+fn start_hub(applier: Applier, cluster: Option<&Cluster>, presence: &Arc<Presence>, boot: u64) -> Arc<dyn Hub> {
     match cluster {
         Some(cluster) => {
             applier.streams.set_peers(cluster.stream_peers(boot));
-            Arc::new(cluster.hub(applier))
+            Arc::new(cluster.hub(applier, presence.clone()))
         }
         None => Arc::new(LocalHub::new(applier)),
     }

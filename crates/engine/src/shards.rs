@@ -239,18 +239,22 @@ impl Shards {
                 target.wake.wake();
             }
         };
-        match conversation.pair {
-            Some((a, b)) => {
-                for user in [a, b].into_iter().filter(|user| *user != except) {
-                    let people = self.desks.people_of(user).into_iter();
-                    people.for_each(|user| send(self.shard_of(user), TransientAudience::User(user)));
-                }
+        match self.readers_of_pair(conversation, except) {
+            Some(readers) => {
+                readers.into_iter().for_each(|user| send(self.shard_of(user), TransientAudience::User(user)));
             }
             None => {
                 let audience = TransientAudience::Members { conversation: conversation.no, except };
                 (0..self.shards.len()).for_each(|shard| send(shard, audience));
             }
         }
+    }
+
+    /// Of a direct conversation: whose sessions get what is for everybody but this user, the agents of an account among them.
+    pub(crate) fn readers_of_pair(&self, conversation: &Conversation, except: UserNo) -> Option<Vec<UserNo>> {
+        let (a, b) = conversation.pair?;
+        let others = [a, b].into_iter().filter(|user| *user != except);
+        Some(others.flat_map(|user| self.desks.people_of(user)).collect())
     }
 
     fn put_control(&self, shard: usize, control: Control) {

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     hub::{Applier, Batch, BatchItem, Hub},
+    presence::Presence,
     receipts::ReceiptMove,
     shards::Signal,
 };
@@ -27,7 +28,17 @@ pub(crate) struct ClusterHub {
     pub applier: Applier,
     pub follower: Arc<Follower>,
     pub nodes: Arc<ClusterNodes>,
+    pub presence: Arc<Presence>,
     pub bus: Arc<dyn Bus>,
+}
+
+impl ClusterHub {
+    /// The peers that a frame which nobody keeps goes to: of a direct conversation those with a session of one whom it is for. Where
+    /// members of a conversation are is not known, nor where anybody is while a node's sessions are unknown: then all of them.
+    fn peers_of_readers(&self, conversation: &Conversation, except: UserNo) -> Arc<[Arc<str>]> {
+        let readers = self.applier.shards.readers_of_pair(conversation, except);
+        readers.and_then(|readers| self.presence.peers_with(&readers)).unwrap_or_else(|| self.nodes.peers())
+    }
 }
 
 impl Hub for ClusterHub {
@@ -47,7 +58,7 @@ impl Hub for ClusterHub {
 
     fn transient(&self, conversation: &Arc<Conversation>, except: UserNo, frame: Arc<[u8]>) {
         self.applier.shards.transient(conversation, except, &frame);
-        let peers = self.nodes.peers();
+        let peers = self.peers_of_readers(conversation, except);
         if !peers.is_empty() {
             let (conversation, frame) = (ConversationRef::of(conversation), frame.to_vec());
             self.bus.send(&peers, BusMessage::Transient { conversation, except, frame }.encode());
@@ -56,7 +67,7 @@ impl Hub for ClusterHub {
 
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>) {
         self.applier.typing(conversation, user, user_id);
-        let peers = self.nodes.peers();
+        let peers = self.peers_of_readers(conversation, user);
         if !peers.is_empty() {
             let (conversation, user_id) = (ConversationRef::of(conversation), user_id.to_string());
             self.bus.send(&peers, BusMessage::Typing { conversation, user, user_id }.encode());

@@ -166,9 +166,9 @@ impl Cluster {
         Arc::new(PeerChunks { bus: self.bus.clone(), nodes: self.nodes.clone(), boot_id })
     }
 
-    pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {
+    pub(crate) fn hub(&self, applier: Applier, presence: Arc<Presence>) -> ClusterHub {
         let (follower, nodes, bus) = (self.follower.clone(), self.nodes.clone(), self.bus.clone());
-        ClusterHub { applier, follower, nodes, bus }
+        ClusterHub { applier, follower, nodes, presence, bus }
     }
 
     /// Begins to follow the commit order and to send heartbeats. `end` is called when this node must end, with the reason.

@@ -10,7 +10,10 @@ use super::{
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
 use tidings_domain::{commit_log::NodeInfo, model::UserNo};
 
 /// How much later than this node the leader announces a change at most, with the difference of their clocks.
@@ -184,7 +187,18 @@ impl Presence {
         self.has_unheard_node.store(has_one, Ordering::Relaxed);
     }
 
-    /// Whether there is such a node, for tests.
+    /// The names of the other nodes that have a session of one of these users. `None`: the sessions of some node are not known.
+    pub(crate) fn peers_with(&self, users: &[UserNo]) -> Option<Arc<[Arc<str>]>> {
+        if self.has_unheard_node() {
+            return None;
+        }
+        let sessions = users.iter().flat_map(|user| self.sessions_of(*user));
+        let nodes: BTreeSet<NodeNo> =
+            sessions.filter(|entry| entry.chat && entry.node.is_peer()).map(|entry| entry.node).collect();
+        Some(nodes.into_iter().filter_map(|node| self.nodes.record(node)).map(|record| record.name.into()).collect())
+    }
+
+    /// Whether there is such a node.
     pub fn has_unheard_node(&self) -> bool {
         self.has_unheard_node.load(Ordering::Relaxed)
     }

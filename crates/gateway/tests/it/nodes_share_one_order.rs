@@ -1,15 +1,22 @@
 //! Several nodes on one store: every session on every node sees the same order, whatever messages the bus loses.
 
 use crate::support::*;
+use bytes::Bytes;
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 use tidings_client::session::Session;
-use tidings_domain::{function::Function, model::*, store::*};
+use tidings_domain::{
+    bus::{Bus, MessageHandler},
+    function::Function,
+    model::*,
+    store::*,
+};
+use tidings_engine::cluster::wire::BusMessage;
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
@@ -21,6 +28,7 @@ use tidings_testkit::{CuttableLog, LocalBus, MemoryStore};
 struct Nodes {
     servers: Vec<Server>,
     bus: LocalBus,
+    store: Arc<MemoryStore>,
 }
 
 /// Nodes `a`, `b`, …, which know each other, and users `u0`, `u1`, … in a group `g`.
@@ -34,7 +42,7 @@ fn nodes(count: u8, users: usize) -> Nodes {
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     servers[0].users(&ids);
     servers[0].group("g", &ids);
-    Nodes { servers, bus }
+    Nodes { servers, bus, store }
 }
 
 /// The `seq` and text (a notice has none) of the next `count` entries of `g`, in the order of arrival.
@@ -267,6 +275,73 @@ fn read_marks_typing_and_kicks_reach_other_nodes() {
     a.wait(a.engine.kick("u1", Kick { device_id: Some("laptop".into()), reason: None })).unwrap();
     check_end(&mut laptop, ErrorCode::Kicked);
     frames_until_pong(&mut phone);
+}
+
+/// Notes to which nodes frames go that nobody keeps.
+struct NotingBus {
+    bus: LocalBus,
+    typing: Arc<Mutex<Vec<Vec<Arc<str>>>>>,
+}
+
+impl Bus for NotingBus {
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
+        self.bus.listen(name, handler);
+    }
+
+    fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
+        if matches!(BusMessage::decode(&message), Some(BusMessage::Typing { .. })) {
+            self.typing.lock().unwrap().push(to.to_vec());
+        }
+        self.bus.send(to, message)
+    }
+
+    fn is_up(&self) -> bool {
+        self.bus.is_up()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.bus.trouble()
+    }
+
+    fn stop(&self) {
+        self.bus.stop();
+    }
+}
+
+#[test]
+fn typing_in_a_direct_conversation_goes_to_the_nodes_of_its_readers_alone() {
+    let (mut nodes, typing) = (nodes(2, 3), Arc::<Mutex<Vec<_>>>::default());
+    let noting = NotingBus { bus: nodes.bus.clone(), typing: typing.clone() };
+    let store = nodes.store.clone();
+    nodes.servers.push(Server::node_on("c", &store, store.clone(), Arc::new(noting), Duration::from_secs(10)));
+    let [_, b, c] = &nodes.servers[..] else { panic!() };
+    let mut to = message_to("u0", "unused", "hello");
+    (to.conversation, to.to) = (None, Some("u1".into()));
+    let direct = c.wait(c.engine.send(&Actor::App, to)).unwrap().conversation;
+    let mut phone = b.open("u1", "phone");
+    let mut other = c.open("u2", "phone");
+    let user = |id: &str| c.engine.directory.require_user(id).unwrap();
+    until("everybody's sessions are known", || {
+        !c.engine.presence.has_unheard_node() && c.engine.presence.is_online(user("u1").no)
+    });
+    let noted = |conversation: &str| {
+        c.engine.typing(&user("u0"), conversation).unwrap();
+        typing.lock().unwrap().drain(..).flatten().collect::<Vec<_>>()
+    };
+    assert_eq!(noted(&direct), ["b".into()]);
+    until("the other user hears of it", || matches!(next(&mut phone), ServerFrame::Typing { .. }));
+    let mut of_group = noted("g");
+    of_group.sort();
+    assert_eq!(of_group, ["a".into(), "b".into()], "where members of a group are is not known");
+    for session in [&mut phone, &mut other] {
+        until(
+            "members hear of it",
+            || matches!(next(session), ServerFrame::Typing { conversation, .. } if conversation == "g"),
+        );
+    }
+    drop(phone);
+    until("the user is gone", || !c.engine.presence.is_online(user("u1").no));
+    assert_eq!(noted(&direct), [] as [Arc<str>; 0]);
 }
 
 #[test]

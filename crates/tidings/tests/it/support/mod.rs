@@ -63,6 +63,8 @@ impl Folder {
             // A stop that is late fails: no client of these tests keeps one waiting.
             "30000",
         ]);
+        // A session that a test leaves alone on a slow machine stays.
+        command.env("TIDINGS_SESSION_HEARTBEAT_MS", "1800000").env("TIDINGS_SESSION_PROBE_TIMEOUT_MS", "0");
         Server::start(command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
     }
 }
