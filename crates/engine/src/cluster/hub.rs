@@ -33,11 +33,14 @@ pub(crate) struct ClusterHub {
 }
 
 impl ClusterHub {
-    /// The peers that a frame which nobody keeps goes to: of a direct conversation those with a session of one whom it is for. Where
-    /// members of a conversation are is not known, nor where anybody is while a node's sessions are unknown: then all of them.
+    /// The peers that a frame which nobody keeps goes to: of a direct conversation those that may have a session of one whom it is
+    /// for. Where the members of a group are is not known: it goes to all of them.
     fn peers_of_readers(&self, conversation: &Conversation, except: UserNo) -> Arc<[Arc<str>]> {
-        let readers = self.applier.shards.readers_of_pair(conversation, except);
-        readers.and_then(|readers| self.presence.peers_with(&readers)).unwrap_or_else(|| self.nodes.peers())
+        let peers = self.nodes.peers();
+        match self.applier.shards.readers_of_pair(conversation, except) {
+            Some(readers) if !peers.is_empty() => self.presence.peers_with(&readers, &peers),
+            _ => peers,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! not count. The boot id tells a process from its successor of the same name.
 
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// The number of a running process that holds connections. 0 is this process.
@@ -114,6 +115,12 @@ impl Nodes {
         if let Some(place) = self.peers.write().get_mut((peer.0 & !PEER_BIT) as usize) {
             *place = None;
         }
+    }
+
+    /// The numbers of the other cores of this name: none while its sessions are not known, two while it takes over from itself.
+    pub(super) fn peers_named(&self, name: &str) -> SmallVec<[NodeNo; 2]> {
+        let peers = self.peers.read();
+        peers.iter().flatten().filter(|peer| peer.record.name == name).map(|peer| peer.record.no).collect()
     }
 
     /// Calls `look` with a node of either kind.

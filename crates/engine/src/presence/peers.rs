@@ -187,15 +187,18 @@ impl Presence {
         self.has_unheard_node.store(has_one, Ordering::Relaxed);
     }
 
-    /// The names of the other nodes that have a session of one of these users. `None`: the sessions of some node are not known.
-    pub(crate) fn peers_with(&self, users: &[UserNo]) -> Option<Arc<[Arc<str>]>> {
+    /// Those of these other nodes that may have a session of one of these users: they have one, or their sessions are not known.
+    pub(crate) fn peers_with(&self, users: &[UserNo], peers: &Arc<[Arc<str>]>) -> Arc<[Arc<str>]> {
         if self.has_unheard_node() {
-            return None;
+            return peers.clone();
         }
         let sessions = users.iter().flat_map(|user| self.sessions_of(*user));
-        let nodes: BTreeSet<NodeNo> =
-            sessions.filter(|entry| entry.chat && entry.node.is_peer()).map(|entry| entry.node).collect();
-        Some(nodes.into_iter().filter_map(|node| self.nodes.record(node)).map(|record| record.name.into()).collect())
+        let nodes: BTreeSet<NodeNo> = sessions.filter(|entry| entry.chat).map(|entry| entry.node).collect();
+        let may_have_one = |name: &&Arc<str>| {
+            let known = self.nodes.peers_named(name);
+            known.is_empty() || known.iter().any(|node| nodes.contains(node))
+        };
+        peers.iter().filter(may_have_one).cloned().collect()
     }
 
     /// Whether there is such a node.

@@ -322,7 +322,7 @@ fn typing_in_a_direct_conversation_goes_to_the_nodes_of_its_readers_alone() {
     let mut other = c.open("u2", "phone");
     let user = |id: &str| c.engine.directory.require_user(id).unwrap();
     until("everybody's sessions are known", || {
-        !c.engine.presence.has_unheard_node() && c.engine.presence.is_online(user("u1").no)
+        c.engine.presence.is_online(user("u1").no) && !c.engine.presence.has_unheard_node()
     });
     let noted = |conversation: &str| {
         c.engine.typing(&user("u0"), conversation).unwrap();
@@ -394,6 +394,18 @@ fn a_node_without_the_store_still_delivers_commits_of_others() {
     check_whole(&all);
     assert!(cut_off.engine.metrics.cluster.asked.get() > 0, "what nobody published is asked of the others");
     until("it says so", || cut_off.engine.readiness().is_err_and(|why| why.contains("out of reach")));
+    // The other node has given up its sessions, and sends it frames that nobody keeps all the same.
+    let [u0, u1] = ["u0", "u1"].map(|id| other.engine.directory.require_user(id).unwrap());
+    until("its sessions do not count", || !other.engine.presence.is_online(u1.no));
+    let mut to = message_to("u0", "unused", "hello");
+    (to.conversation, to.to) = (None, Some("u1".into()));
+    let direct = other.wait(other.engine.send(&Actor::App, to)).unwrap().conversation;
+    assert_eq!(text_of(&entries(&mut session, 1)[0]), "hello");
+    other.engine.typing(&u0, &direct).unwrap();
+    until(
+        "typing is told",
+        || matches!(next(&mut session), ServerFrame::Typing { conversation, .. } if conversation == direct),
+    );
     log.set_cut(false);
     until("it is whole again", || cut_off.engine.readiness().is_ok() && nodes(&other) == 2);
 }

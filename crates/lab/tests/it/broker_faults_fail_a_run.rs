@@ -94,7 +94,7 @@ impl Broker {
                 if TcpStream::connect(address).is_ok() {
                     return broker;
                 }
-                assert!(started.elapsed() < Duration::from_secs(60), "{framing:?} does not listen");
+                assert!(started.elapsed() < Duration::from_secs(300), "{framing:?} does not listen");
                 std::thread::sleep(Duration::from_millis(20));
             }
         }

@@ -45,6 +45,9 @@ impl Folder {
             .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
             .env("TIDINGS_MIOP_LISTEN", "127.0.0.1:0")
             .env("TIDINGS_DATA_DIR", self.data())
+            // A session that a test leaves alone on a slow machine stays.
+            .env("TIDINGS_SESSION_HEARTBEAT_MS", "1800000")
+            .env("TIDINGS_SESSION_PROBE_TIMEOUT_MS", "0")
             .current_dir(self.path())
             .stdin(Stdio::null());
         command
@@ -63,8 +66,6 @@ impl Folder {
             // A stop that is late fails: no client of these tests keeps one waiting.
             "30000",
         ]);
-        // A session that a test leaves alone on a slow machine stays.
-        command.env("TIDINGS_SESSION_HEARTBEAT_MS", "1800000").env("TIDINGS_SESSION_PROBE_TIMEOUT_MS", "0");
         Server::start(command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
     }
 }
