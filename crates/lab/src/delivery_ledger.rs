@@ -3,11 +3,15 @@
 
 use crate::{
     live::LiveCounts,
-    load_times::LoadTimes,
     problems::Problems,
-    worker_protocol::{Outcome, RefusalCounts},
+    verification::{
+        Findings,
+        order::{Arrival, ReceivedNumbers},
+        tally::Tally,
+    },
+    worker_protocol::Outcome,
 };
-use std::{collections::HashSet, io::Write};
+use std::io::Write;
 
 /// What a marker begins with.
 const MARKER: &str = "lab.";
@@ -62,24 +66,12 @@ pub(crate) struct Ledger {
     published: Vec<Published>,
     /// The messages of each sender.
     sent_by: Vec<Vec<u32>>,
-    /// By receiver and sender, of pairs by receiver: the number of the next message.
-    next: Vec<u32>,
-    /// Numbers that were skipped: (receiver, sender, number).
-    skipped: HashSet<(u32, u32, u32)>,
+    /// By receiver and sender, of pairs by receiver: the numbers among the sender's messages.
+    received: Vec<ReceivedNumbers>,
     /// Messages that were not refused and that some receiver does not have yet.
     pub(crate) outstanding: usize,
-    delivered: u64,
-    doubled: u64,
-    out_of_order: u64,
-    altered: u64,
-    answers: u64,
-    refused: u64,
-    refused_by_code: RefusalCounts,
-    pub(crate) times: LoadTimes,
-    rounds: Vec<f64>,
-    start: u64,
-    last_delivery: u64,
-    pub(crate) problems: Vec<String>,
+    pub(crate) tally: Tally,
+    pub(crate) findings: Findings,
     scratch: Vec<u8>,
 }
 
@@ -94,20 +86,20 @@ pub(crate) struct SendTimes {
 impl Ledger {
     /// `start` is when the phase begins, in nanoseconds of the clock of all times.
     pub(crate) fn new(marking: Marking, start: u64, receivers: usize, senders: usize, body_bytes: usize) -> Self {
-        let next = vec![0; receivers * senders];
-        Ledger::of(marking, start, (Audience::Everybody, receivers as u32), (next, senders), body_bytes)
+        let audience = (Audience::Everybody, receivers as u32);
+        Ledger::of(marking, start, audience, (receivers * senders, senders), body_bytes)
     }
 
     /// Of so many pairs, each a sender and a receiver.
     pub(crate) fn of_pairs(marking: Marking, start: u64, pairs: usize, body_bytes: usize) -> Self {
-        Ledger::of(marking, start, (Audience::Pairs, 1), (vec![0; pairs], pairs), body_bytes)
+        Ledger::of(marking, start, (Audience::Pairs, 1), (pairs, pairs), body_bytes)
     }
 
     fn of(
         marking: Marking,
         start: u64,
         (audience, per_message): (Audience, u32),
-        (next, senders): (Vec<u32>, usize),
+        (places, senders): (usize, usize),
         body_bytes: usize,
     ) -> Self {
         Ledger {
@@ -116,10 +108,8 @@ impl Ledger {
             per_message,
             body_bytes,
             sent_by: vec![Vec::new(); senders],
-            next,
-            times: LoadTimes::from(start),
-            start,
-            last_delivery: start,
+            received: vec![ReceivedNumbers::from(0); places],
+            tally: Tally::from(start),
             ..Ledger::default()
         }
     }
@@ -141,7 +131,7 @@ impl Ledger {
             answered: false,
         });
         self.outstanding += usize::from(missing > 0);
-        self.times.begun(planned, now, now.saturating_sub(free_since));
+        self.tally.times.begun(planned, now, now.saturating_sub(free_since));
         payload.clear();
         self.put_payload(number as usize, payload);
         number
@@ -161,8 +151,7 @@ impl Ledger {
     pub(crate) fn answer(&mut self, number: u32, now: u64) {
         let published = &mut self.published[number as usize];
         if !std::mem::replace(&mut published.answered, true) {
-            self.times.acknowledged(published.planned, now);
-            self.answers += 1;
+            self.tally.acknowledge(published.planned, now);
         }
     }
 
@@ -170,12 +159,12 @@ impl Ledger {
     pub(crate) fn refuse(&mut self, number: u32, code: &str, why: &str) {
         let published = &mut self.published[number as usize];
         if !std::mem::replace(&mut published.refused, true) {
-            self.refused += 1;
-            *self.refused_by_code.entry(code.to_owned()).or_default() += 1;
+            self.tally.refused += 1;
+            self.tally.note_refusal(code, 1);
             if published.missing == self.per_message && published.missing > 0 {
                 self.outstanding -= 1;
             }
-            self.problems.note(format!("refused message {number}: {why}"));
+            self.findings.problems.note(format!("refused message {number}: {why}"));
         }
     }
 
@@ -184,49 +173,32 @@ impl Ledger {
         let number = match self.identify(payload) {
             Identity::Message(number) => number,
             Identity::Earlier => {
-                self.doubled += 1;
-                return self
-                    .problems
-                    .note(format!("receiver {receiver} got a message of an earlier phase once that was over"));
+                let what = format!("receiver {receiver} got a message of an earlier phase once that was over");
+                return self.findings.doubled(what);
             }
             Identity::Unknown => {
-                self.altered += 1;
-                let shown = String::from_utf8_lossy(&payload[..payload.len().min(60)]).into_owned();
+                let shown = String::from_utf8_lossy(&payload[..payload.len().min(60)]);
                 let bytes = payload.len();
-                return self
-                    .problems
-                    .note(format!("receiver {receiver} got a payload of {bytes} bytes that nobody sent: {shown}"));
+                let what = format!("receiver {receiver} got a payload of {bytes} bytes that nobody sent: {shown}");
+                return self.findings.altered(what);
             }
         };
         let Published { sender, of_sender, .. } = self.published[number];
         if self.audience == Audience::Pairs && sender as usize != receiver {
-            self.altered += 1;
-            return self.problems.note(format!("receiver {receiver} got a message that is for receiver {sender}"));
+            return self.findings.altered(format!("receiver {receiver} got a message that is for receiver {sender}"));
         }
         let place = match self.audience {
             Audience::Everybody => receiver * self.sent_by.len() + sender as usize,
             Audience::Pairs => receiver,
         };
-        let expected = self.next[place];
-        let key = |number| (receiver as u32, sender, number);
-        if of_sender < expected {
-            if self.skipped.remove(&key(of_sender)) {
-                self.out_of_order += 1;
-                self.problems
-                    .note(format!("receiver {receiver} got message {of_sender} of sender {sender} after a later one"));
-            } else {
-                self.doubled += 1;
-                self.problems.note(format!("receiver {receiver} got message {of_sender} of sender {sender} twice"));
-                return;
-            }
-        } else {
-            self.skipped.extend((expected..of_sender).map(key));
-            self.next[place] = of_sender + 1;
+        let what = |how| format!("receiver {receiver} got message {of_sender} of sender {sender} {how}");
+        match self.received[place].receive(of_sender.into()) {
+            Arrival::InOrder => {}
+            Arrival::Behind(_) => self.findings.out_of_order(what("after a later one")),
+            Arrival::Again => return self.findings.doubled(what("twice")),
         }
-        self.delivered += 1;
-        self.last_delivery = now;
         let published = &mut self.published[number];
-        self.times.delivered(published.planned, now);
+        self.tally.deliver(published.planned, now);
         // It was no longer waited for.
         if published.refused && published.missing == self.per_message {
             self.outstanding += 1;
@@ -234,7 +206,7 @@ impl Ledger {
         published.missing -= 1;
         if published.missing == 0 {
             self.outstanding -= 1;
-            self.rounds.push(now.saturating_sub(published.planned) as f64 / 1e6);
+            self.tally.end_round(published.planned);
         }
     }
 
@@ -261,11 +233,7 @@ impl Ledger {
 
     /// What changes while something still happens.
     pub(crate) fn progress(&self) -> (u64, u64, u64) {
-        (self.delivered, self.answers, self.refused)
-    }
-
-    pub(crate) fn start(&self) -> u64 {
-        self.start
+        (self.tally.delivered, self.tally.acknowledged, self.tally.refused)
     }
 
     pub(crate) fn published(&self) -> u64 {
@@ -275,9 +243,9 @@ impl Ledger {
     pub(crate) fn counts(&self) -> LiveCounts {
         LiveCounts {
             sent: self.published(),
-            done: self.answers,
-            delivered: self.delivered,
-            errors: self.refused + self.doubled + self.out_of_order + self.altered,
+            done: self.tally.acknowledged,
+            delivered: self.tally.delivered,
+            errors: self.tally.refused + self.findings.faults.total(),
             ..LiveCounts::default()
         }
     }
@@ -285,51 +253,35 @@ impl Ledger {
     /// The outcome of the phase; with `is_rounds`, of each message the time to its last receiver.
     pub(crate) fn outcome(mut self, is_rounds: bool) -> Outcome {
         let sent = self.published();
-        let is_expected = |message: &&Published| !message.refused || message.missing < self.per_message;
-        let committed = self.published.iter().filter(is_expected).count() as u64;
-        let expected = committed * u64::from(self.per_message);
         if let Some((receiver, sender, number)) = self.first_missing() {
-            self.problems.note(format!("receiver {receiver} never got message {number} of sender {sender}"));
+            let what = format!("receiver {receiver} never got message {number} of sender {sender}");
+            self.findings.problems.note(what);
         }
-        Outcome {
-            planned: sent,
-            sent,
-            committed,
-            refused: self.refused,
-            refused_by_code: self.refused_by_code,
-            expected,
-            delivered: self.delivered,
-            lost: expected - self.delivered,
-            doubled: self.doubled,
-            out_of_order: self.out_of_order,
-            altered: self.altered,
-            seconds: self.last_delivery.saturating_sub(self.start).max(1) as f64 / 1e9,
-            rounds: if is_rounds { self.rounds } else { Vec::new() },
-            problems: self.problems,
-            ..Outcome::of_times(&self.times)
+        if !is_rounds {
+            self.tally.rounds.clear();
         }
+        let committed = self.published.iter().filter(|message| self.is_expected(message)).count() as u64;
+        let receivers = u64::from(self.per_message);
+        Outcome { planned: sent, sent, ..self.tally.outcome(committed, receivers, &mut self.findings) }
+    }
+
+    /// Whether all receivers must get it: the server has not refused it, or somebody has got it all the same.
+    fn is_expected(&self, message: &Published) -> bool {
+        !message.refused || message.missing < self.per_message
     }
 
     /// A message that a receiver lacks.
-    fn first_missing(&self) -> Option<(usize, usize, u32)> {
-        let is_expected = |sender: u32, number: u32| {
-            let message = &self.published[self.sent_by[sender as usize][number as usize] as usize];
-            !message.refused || message.missing < self.per_message
-        };
-        let skipped = self.skipped.iter().filter(|(_, sender, number)| is_expected(*sender, *number)).min();
-        let skipped = skipped.map(|(receiver, sender, number)| (*receiver as usize, *sender as usize, *number));
-        let senders = self.sent_by.len();
-        let behind = || {
-            (0..self.next.len()).find_map(|place| {
-                let (receiver, sender) = match self.audience {
-                    Audience::Everybody => (place / senders, place % senders),
-                    Audience::Pairs => (place, place),
-                };
-                let mut rest = self.next[place]..self.sent_by[sender].len() as u32;
-                rest.find(|number| is_expected(sender as u32, *number)).map(|number| (receiver, sender, number))
-            })
-        };
-        skipped.or_else(behind)
+    fn first_missing(&self) -> Option<(usize, usize, u64)> {
+        self.received.iter().enumerate().find_map(|(place, received)| {
+            let (receiver, sender) = match self.audience {
+                Audience::Everybody => (place / self.sent_by.len(), place % self.sent_by.len()),
+                Audience::Pairs => (place, place),
+            };
+            let sent = &self.sent_by[sender];
+            let mut missing = received.missing_below(sent.len() as u64);
+            let number = missing.find(|number| self.is_expected(&self.published[sent[*number as usize] as usize]))?;
+            Some((receiver, sender, number))
+        })
     }
 }
 

@@ -14,7 +14,7 @@
 //! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - `load_generators`: load clients on several machines as one; `agent`: such a machine; `phase_part`, `clock`: what both agree on;
 //! - `client_engine`: the event loop and the protocols that every load client is built on;
-//! - [`worker`]: the load client for messages, on one core;
+//! - `worker`: the load client for messages, on one core;
 //! - `mix`: edits, recalls, reactions and receipts beside plain messages, and the model that clients' views are held to;
 //! - `device_commands`: benches with devices, which are scenarios; `devices`, `device_worker`: these as a bench sees them, and their load
 //!   client;
@@ -25,7 +25,8 @@
 //! - `bare_server`: a loop that only writes, the baseline of messages; `bare_load`: a load on it;
 //! - `brokers`: the same load on servers that others wrote;
 //! - `driver`: servers that others wrote, described by a file; `delivery_ledger`: the verifier of servers without a `seq`;
-//! - `rate_profile`: rates that change over time, and the planned times that follow;
+//! - `verification`: what all verifiers of messages share: order, acknowledgements against deliveries, counts;
+//! - `rate_profile`: rates that change over time, and the planned times that follow; `schedule`: when the messages of a load are due;
 //! - `latency`, `series`, `load_times`, `sampler`, `kernel`: histograms and percentiles, figures over time, both of one load, samples
 //!   of the processes and of the kernel's counters;
 //! - `live`: the curves of what runs, on the terminal; `otlp`: the same figures, sent to a collector;
@@ -86,6 +87,7 @@ mod reserved_port;
 mod result;
 mod sampler;
 pub mod scenario;
+mod schedule;
 mod series;
 mod server;
 mod setup;
@@ -93,7 +95,8 @@ mod streams;
 mod timeline;
 mod toml_file;
 mod topology;
-pub mod worker;
+mod verification;
+mod worker;
 mod worker_protocol;
 mod ws_interop;
 

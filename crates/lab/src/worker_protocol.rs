@@ -127,10 +127,8 @@ pub(crate) struct Phase {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LoadModel {
-    /// Open loop: a constant rate, due at evenly spaced times however slowly the server answers.
-    OpenLoop { per_second: f64, duration_ms: u64 },
-    /// Open loop: a rate that changes over time.
-    Varying { profile: RateProfile },
+    /// Open loop: at a rate that may change, due however slowly the server answers.
+    OpenLoop { profile: RateProfile },
     /// Closed loop: as many as the server takes, with at most `window` messages between send and last receiver.
     ClosedLoop { window: usize, duration_ms: u64 },
     /// Open loop: the recorded times of the content, `speed` times as fast.
@@ -145,9 +143,7 @@ impl LoadModel {
     /// At so many times the rate.
     pub(crate) fn times(self, factor: f64) -> Self {
         match self {
-            LoadModel::OpenLoop { per_second, duration_ms } => {
-                LoadModel::OpenLoop { per_second: per_second * factor, duration_ms }
-            }
+            LoadModel::OpenLoop { profile } => LoadModel::OpenLoop { profile: profile.scaled(factor) },
             model => model,
         }
     }

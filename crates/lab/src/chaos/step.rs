@@ -18,7 +18,8 @@ use super::{
     push_verifier::{PushResult, PushVerifier},
 };
 use crate::{
-    LabError, live, message_clients::MessageClients, result::RunResult, topology::Topology, worker_protocol::LoadModel,
+    LabError, live, message_clients::MessageClients, rate_profile::RateProfile, result::RunResult, topology::Topology,
+    worker_protocol::LoadModel,
 };
 use serde_json::{Value, json};
 use std::{
@@ -79,9 +80,8 @@ impl ChaosRun<'_> {
         result: &mut RunResult,
     ) -> Result<Value, LabError> {
         let args = self.args;
-        let duration_ms = PHASE_DURATION.as_millis() as u64;
-        let phase =
-            self.fixture.phase(LoadModel::OpenLoop { per_second: args.rate, duration_ms }, args.body_bytes, 1, 1);
+        let profile = RateProfile::constant(args.rate, PHASE_DURATION.as_secs_f64());
+        let phase = self.fixture.phase(LoadModel::OpenLoop { profile }, args.body_bytes, 1, 1);
         let disconnects_before = self.guests.disconnects();
         // Clients that moved to other nodes in an earlier step return, or the faulty node might have no clients.
         self.fixture.load.rebalance()?;

@@ -5,7 +5,6 @@ use super::{
     description::Driver,
     link::{Client, Common, Role, Stage},
     message::Message,
-    schedule::Schedule,
     target::{DriverTarget, ReadWrite},
     template::{Placeholder, Values},
 };
@@ -23,6 +22,7 @@ use crate::{
     problems::Problems,
     process::{self, monotonic_ns},
     sampler::{Sampler, Watched},
+    schedule::{NextMessage, PlanningTurn, Schedule},
     worker_protocol::{LoadModel, Outcome},
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -95,7 +95,7 @@ impl Clients for Turn<'_> {
         match (client.role, client.stage) {
             (Role::Receiver(receiver), Stage::Ready) => {
                 client.stage = Stage::Ended;
-                self.ledger.problems.note(format!("the connection of receiver {receiver} ended: {why}"));
+                self.ledger.findings.problems.note(format!("the connection of receiver {receiver} ended: {why}"));
                 Ok(())
             }
             // A server may close connections that it has answered on.
@@ -270,7 +270,10 @@ impl DriverClient {
 
     /// Publishes by the model and waits for what was published.
     pub(crate) fn run(&mut self, title: &str, model: &LoadModel, body_bytes: usize) -> Result<Outcome, LabError> {
-        let mut schedule = Schedule::of(model)?;
+        if matches!(model, LoadModel::Recorded { .. } | LoadModel::ClosedLoopOnce { .. }) {
+            return Err(LabError::Usage("a driver sends no recorded chat".into()));
+        }
+        let mut schedule = Schedule::of(model, &[]);
         self.phase += 1;
         let marking = |phase| Marking { run: self.run.clone(), phase };
         let mut ledger = self.clients.ledger(marking(self.phase), body_bytes);
@@ -279,18 +282,21 @@ impl DriverClient {
         let mut live = LiveBlock::begin(title, WorkLength::of_model(model));
         let sampler = Sampler::start(Watched::default());
         let cpu = process::cpu_seconds(std::process::id());
-        let start = ledger.start();
+        let start = ledger.tally.start;
         let mut waiting: VecDeque<u64> = VecDeque::new();
         let (mut had, mut since) = (ledger.progress(), start);
+        // Messages of rounds that were given up, which are still missing.
+        let mut given_up = 0;
         loop {
             let now = monotonic_ns();
-            let all_planned = interrupt::requested() || {
-                let room = self.room();
-                schedule.plan(now - start, room, self.is_answered(), &ledger, &mut waiting)
-            };
+            let has_arrived = waiting.is_empty() && self.is_answered() && ledger.outstanding <= given_up;
+            if schedule.is_round_under_way(ledger.published()) && has_arrived {
+                schedule.end_round(ledger.published(), now - start);
+            }
+            let all_planned = interrupt::requested() || self.plan(&schedule, now - start, &ledger, &mut waiting);
             self.publish_waiting(start, &mut waiting, &mut ledger)?;
             let counts = ledger.counts();
-            live.show_series(start, &mut ledger.times.series, || counts);
+            live.show_series(start, &mut ledger.tally.times.series, || counts);
             let is_settled = waiting.is_empty() && ledger.outstanding == 0 && self.is_answered();
             let is_idle = !all_planned && is_settled;
             if ledger.progress() != had || is_idle {
@@ -302,16 +308,18 @@ impl DriverClient {
                 break;
             }
             if silent_ns > self.patience_ns {
-                schedule.give_up(now - start, &ledger);
-                since = now;
+                // Of rounds, the next one begins without waiting for what is missing.
+                schedule.end_round(ledger.published() + waiting.len() as u64, now - start);
+                (given_up, since) = (ledger.outstanding, now);
             }
-            let until_due = schedule.next_due().map(|due| Duration::from_nanos((start + due).saturating_sub(now)));
+            let next = ledger.published() + waiting.len() as u64;
+            let until_due = schedule.next_at(next).map(|due| Duration::from_nanos((start + due).saturating_sub(now)));
             self.turn(until_due.unwrap_or(POLL_TIMEOUT_MAX).min(POLL_TIMEOUT_MAX), &mut ledger)?;
         }
-        live.export_rest(&mut ledger.times.series);
+        live.export_rest(&mut ledger.tally.times.series);
         let unanswered: usize = self.links.clients.iter_mut().map(|client| client.in_flight.drain(..).count()).sum();
         if unanswered > 0 {
-            ledger.problems.note(format!("{unanswered} publishes were never answered"));
+            ledger.findings.problems.note(format!("{unanswered} publishes were never answered"));
         }
         let outcome = ledger.outcome(matches!(model, LoadModel::Rounds { .. }));
         Ok(Outcome {
@@ -325,6 +333,21 @@ impl DriverClient {
             client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,
             ..outcome
         })
+    }
+
+    /// Adds the messages that are due now to those that wait. Returns whether all messages are planned.
+    fn plan(&self, schedule: &Schedule, now: u64, ledger: &Ledger, waiting: &mut VecDeque<u64>) -> bool {
+        let room = self.room();
+        let turn = PlanningTurn { now, is_first: ledger.published() == 0 && waiting.is_empty() };
+        loop {
+            let number = ledger.published() + waiting.len() as u64;
+            let has_room = |window: u64| waiting.len() < room.min((window as usize).saturating_sub(ledger.outstanding));
+            match schedule.next(number, turn, has_room) {
+                NextMessage::Due(due) => waiting.push_back(due),
+                NextMessage::NotYet => return false,
+                NextMessage::Never => return true,
+            }
+        }
     }
 
     /// Hands due messages to senders that can publish, in turn.

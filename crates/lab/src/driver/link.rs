@@ -290,7 +290,10 @@ impl Client {
                     ids.iter().for_each(|id| self.put_frame(common, frame, ("", id)));
                 }
                 if is_refusal && !came {
-                    ledger.problems.note(format!("receiver {receiver} was refused something: {}", shown(message.text)));
+                    ledger
+                        .findings
+                        .problems
+                        .note(format!("receiver {receiver} was refused something: {}", shown(message.text)));
                 }
             }
             (Stage::Ready, Role::SessionSender) => {

@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`mod@file`], a driver as it is written; [`template`], the texts that clients send; [`message`], what is
 //! looked for in what comes; [`codec`], as much of MQTT and NATS as the load takes; [`description`], a driver whose parts go together; [`target`], where the server is;
-//! [`link`], one client; [`schedule`], when messages are due; [`client`], all connections under load.
+//! [`link`], one client; [`client`], all connections under load.
 
 mod client;
 mod codec;
@@ -11,7 +11,6 @@ mod description;
 mod file;
 mod link;
 mod message;
-mod schedule;
 mod target;
 mod template;
 

@@ -18,10 +18,8 @@ pub(crate) enum WorkLength {
 impl WorkLength {
     pub(crate) fn of_model(model: &LoadModel) -> Self {
         match model {
-            LoadModel::OpenLoop { duration_ms, .. } | LoadModel::ClosedLoop { duration_ms, .. } => {
-                WorkLength::Time(Duration::from_millis(*duration_ms))
-            }
-            LoadModel::Varying { profile } => {
+            LoadModel::ClosedLoop { duration_ms, .. } => WorkLength::Time(Duration::from_millis(*duration_ms)),
+            LoadModel::OpenLoop { profile } => {
                 Duration::try_from_secs_f64(profile.seconds()).map_or(WorkLength::Unknown, WorkLength::Time)
             }
             LoadModel::Rounds { rounds, .. } => WorkLength::Messages(*rounds as u64),

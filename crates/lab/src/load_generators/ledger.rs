@@ -6,7 +6,7 @@
 
 use crate::{
     phase_part::{LedgerLine, LoggedEntry, Slots},
-    problems::Problems,
+    verification::{Findings, standing::Standing},
 };
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -17,12 +17,9 @@ pub(super) struct MergedLedger {
     conversations: u64,
     /// By conversation and `seq`: the entry, and the first agent whose receivers got it.
     entries: HashMap<(usize, u64), (LoggedEntry, usize)>,
-    /// By number: the `seq` at which a message was delivered first.
-    delivered: HashMap<u64, u64>,
-    /// By number: the `seq` that was acknowledged.
-    acknowledged: HashMap<u64, u64>,
-    altered: u64,
-    problems: Vec<String>,
+    /// By number of the message.
+    standings: HashMap<u64, Standing>,
+    findings: Findings,
 }
 
 /// An agent's part in the phase.
@@ -56,7 +53,8 @@ impl MergedLedger {
                 let slots = self.agents[agent].slots;
                 for (nth, seq) in (*first..).zip(LedgerLine::unpack_acknowledged(seqs)?) {
                     if let Some(number) = slots.number(nth).filter(|_| seq != 0) {
-                        self.acknowledged.insert(number, seq);
+                        self.standings.entry(number).or_default().acknowledge(seq);
+                        self.compare(number);
                     }
                 }
             }
@@ -73,11 +71,7 @@ impl MergedLedger {
         match self.entries.entry((conversation, entry.seq)) {
             Entry::Vacant(place) => {
                 place.insert((entry, agent));
-                if let Some(number) = entry.number
-                    && let Some(before) = self.delivered.insert(number, entry.seq)
-                {
-                    self.count_altered(format!("message {number} stands at {before} and at {}", entry.seq));
-                }
+                self.deliver(entry);
             }
             Entry::Occupied(place) => {
                 let (known, other) = place.get();
@@ -92,52 +86,63 @@ impl MergedLedger {
                         name(&entry),
                         if known.number == entry.number { " with other bytes" } else { "" }
                     );
+                    self.findings.altered(what);
                     // A message that only the second agent has there was delivered all the same.
-                    if let Some(number) = entry.number {
-                        self.delivered.entry(number).or_insert(entry.seq);
+                    let standing = entry.number.and_then(|number| self.standings.get(&number));
+                    if standing.is_none_or(|standing| standing.delivered().is_none()) {
+                        self.deliver(entry);
                     }
-                    self.count_altered(what);
                 }
             }
         }
     }
 
-    fn count_altered(&mut self, what: String) {
-        self.altered += 1;
-        self.problems.note(what);
+    fn deliver(&mut self, entry: LoggedEntry) {
+        if let Some(number) = entry.number {
+            let standing = self.standings.entry(number).or_default();
+            if let Some(before) = standing.delivered() {
+                self.findings.altered(format!("message {number} stands at {before} and at {}", entry.seq));
+            }
+            standing.deliver(entry.seq);
+            self.compare(number);
+        }
+    }
+
+    /// Compares the answer to a message with where it stands.
+    fn compare(&mut self, number: u64) {
+        let standing = &self.standings[&number];
+        if let (Some(answer), Some(seq)) = (standing.acknowledged(), standing.delivered())
+            && answer != seq
+        {
+            self.findings.altered(format!("message {number} was acknowledged as {answer} and delivered as {seq}"));
+        }
     }
 
     /// Judges the phase once every ledger is here. `planned`: how many messages each agent planned.
     pub(super) fn judge(mut self, planned: &[u64]) -> Verdict {
-        let mut contradictions = Vec::new();
+        let mut unsent = Vec::new();
         let mut committed = vec![0_u64; self.conversations as usize];
-        for (number, seq) in &self.acknowledged {
-            committed[(number % self.conversations) as usize] += 1;
-            if let Some(delivered) = self.delivered.get(number).filter(|delivered| *delivered != seq) {
-                contradictions.push(format!("message {number} was acknowledged as {seq} and delivered as {delivered}"));
-            }
-        }
-        for (number, seq) in &self.delivered {
-            let sender = self.agents.iter().zip(planned).find_map(|(agent, planned)| {
-                let nth = agent.slots.nth(*number)?;
-                Some(nth < *planned)
-            });
-            match sender {
-                Some(true) if self.acknowledged.contains_key(number) => {}
-                // Its answer was lost, or it was refused: it was committed all the same.
-                Some(true) => committed[(number % self.conversations) as usize] += 1,
-                _ => contradictions.push(format!("message {number} at {seq} was never sent")),
+        for (number, standing) in &self.standings {
+            let is_planned = self
+                .agents
+                .iter()
+                .zip(planned)
+                .any(|(agent, planned)| agent.slots.nth(*number).is_some_and(|nth| nth < *planned));
+            match standing.delivered() {
+                Some(seq) if !is_planned => unsent.push(format!("message {number} at {seq} was never sent")),
+                // Without an answer that was lost, or was a refusal, it was committed all the same.
+                _ => committed[(number % self.conversations) as usize] += 1,
             }
         }
         // Maps have no order: the same faults are told in the same words in each run.
-        contradictions.sort_unstable();
-        contradictions.into_iter().for_each(|what| self.count_altered(what));
+        unsent.sort_unstable();
+        unsent.into_iter().for_each(|what| self.findings.altered(what));
         let expected = |agent: &AgentPart| agent.receivers.iter().zip(&committed).map(|(r, c)| r * c).sum();
         Verdict {
             committed: committed.iter().sum(),
             expected: self.agents.iter().map(expected).collect(),
-            altered: self.altered,
-            problems: self.problems,
+            altered: self.findings.faults.altered,
+            problems: self.findings.problems,
         }
     }
 }

@@ -162,7 +162,7 @@ impl Connections {
             LoadModel::Exhausting => (f64::INFINITY, None),
             LoadModel::OpenLoop(profile) => {
                 let times = PlannedTimes::of(profile);
-                (profile.seconds(), Some(OpenLoopSchedule { times, begin_ns, sent: 0 }))
+                (profile.seconds(), Some(times))
             }
         };
         let deadline_ns = begin_ns.saturating_add((seconds * 1e9) as u64);
@@ -203,7 +203,7 @@ impl Connections {
             client_cpu_seconds: thread_cpu_seconds() - cpu_before,
             client_wait_seconds: thread_wait_seconds() - waited_before,
             broken: state.broken,
-            unsent: state.schedule.map_or(0, |due| due.times.messages().saturating_sub(due.sent)),
+            unsent: state.schedule.map_or(0, |times| times.messages().saturating_sub(state.sent)),
         })
     }
 
@@ -218,19 +218,18 @@ impl Connections {
         let mut left = state.idle.len();
         while left > 0 {
             left -= 1;
-            let due_ns = match &state.schedule {
-                None => now_ns,
-                Some(due) if due.next_ns() <= now_ns => due.next_ns(),
-                Some(_) => break,
-            };
+            let due_ns = state.next_ns().unwrap_or(now_ns);
+            if due_ns > now_ns {
+                break;
+            }
             let Some(number) = state.idle.pop() else { break };
             if !self.send_request(traffic, number, due_ns, now_ns)? {
                 // Other connections may have a request.
                 state.idle.insert(0, number);
                 continue;
             }
-            if let Some(due) = &mut state.schedule {
-                due.sent += 1;
+            if state.schedule.is_some() {
+                state.sent += 1;
                 let late_ns = now_ns.saturating_sub(due_ns.max(free_since_ns));
                 state.times.begun(due_ns, now_ns, late_ns);
             }
@@ -351,8 +350,9 @@ impl<T: TrafficSource> Clients for Turn<'_, T> {
 struct LoopState {
     begin_ns: u64,
     deadline_ns: u64,
-    /// The schedule of an open loop.
-    schedule: Option<OpenLoopSchedule>,
+    /// The times of an open loop, and how many of them were sent at.
+    schedule: Option<PlannedTimes>,
+    sent: u64,
     idle: Vec<usize>,
     last_answer_ns: u64,
     times: LoadTimes,
@@ -361,7 +361,7 @@ struct LoopState {
 }
 
 impl LoopState {
-    fn new(begin_ns: u64, deadline_ns: u64, schedule: Option<OpenLoopSchedule>, connections: usize) -> Self {
+    fn new(begin_ns: u64, deadline_ns: u64, schedule: Option<PlannedTimes>, connections: usize) -> Self {
         LoopState {
             begin_ns,
             deadline_ns,
@@ -379,29 +379,21 @@ impl LoopState {
         self.times.done(due_ns, now_ns);
     }
 
+    /// When the next request of an open loop is due; never, when all are sent.
+    fn next_ns(&self) -> Option<u64> {
+        let times = self.schedule.as_ref()?;
+        Some(times.due(self.sent).map_or(u64::MAX, |due_ns| self.begin_ns + due_ns))
+    }
+
     /// How long a turn may wait.
     fn timeout(&self, now_ns: u64, is_over: bool) -> Duration {
-        match &self.schedule {
-            Some(due) if !is_over && !self.idle.is_empty() => {
-                let wait_ns = due.next_ns().min(self.deadline_ns).saturating_sub(now_ns);
+        match self.next_ns() {
+            Some(next_ns) if !is_over && !self.idle.is_empty() => {
+                let wait_ns = next_ns.min(self.deadline_ns).saturating_sub(now_ns);
                 if wait_ns < SLEEP_NS_MIN { Duration::ZERO } else { Duration::from_nanos(wait_ns - SLEEP_NS_MIN / 2) }
             }
             _ => Duration::from_millis(5),
         }
-    }
-}
-
-/// The schedule of an open loop.
-struct OpenLoopSchedule {
-    times: PlannedTimes,
-    begin_ns: u64,
-    sent: u64,
-}
-
-impl OpenLoopSchedule {
-    /// When the next request is due; never, when all are sent.
-    fn next_ns(&self) -> u64 {
-        self.times.due(self.sent).map_or(u64::MAX, |due_ns| self.begin_ns + due_ns)
     }
 }
 

@@ -95,8 +95,8 @@ impl<'a> Baseline<'a> {
             }
             Baseline::Ceiling { .. } | Baseline::Storm { .. } if has_agents => Ok(Value::Null),
             Baseline::Ceiling { factor, load } => {
-                let due = match load.model {
-                    LoadModel::OpenLoop { per_second, .. } => Some(per_second),
+                let due = match &load.model {
+                    LoadModel::OpenLoop { profile } => Some(profile.first()),
                     _ => None,
                 };
                 let members = load.members as f64;

@@ -258,8 +258,8 @@ impl Turn<'_> {
         shared.mix.requeue(&connection.client.take_operations());
         if !matches!(broken, ConnectionError::Refused | ConnectionError::Rebalanced) {
             *self.reconnects += 1;
-            if *self.reconnects <= 5 && shared.verifier.problems.len() < 20 {
-                shared.verifier.problems.push(format!("connection {number} broke: {broken}"));
+            if *self.reconnects <= 5 && shared.verifier.findings.problems.len() < 20 {
+                shared.verifier.findings.problems.push(format!("connection {number} broke: {broken}"));
             }
         }
         *self.waiting += 1;

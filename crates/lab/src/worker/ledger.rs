@@ -12,7 +12,7 @@ pub(super) fn hand_over(outcome: Outcome, sent: &SentMessages, verifier: &Verifi
     for line in lines(sent, verifier) {
         report(&WorkerReport::Ledger(line));
     }
-    let mut part = PartOutcome { outcome, times: sent.times.counts(), ..PartOutcome::default() };
+    let mut part = PartOutcome { outcome, times: sent.tally.times.counts(), ..PartOutcome::default() };
     if let Some(phase) = &sent.shared_phase {
         part.loop_lag = phase.loop_lag.counts();
         (part.negative, part.early_max_ns) = (phase.negative, phase.early_max_ns);
@@ -21,9 +21,10 @@ pub(super) fn hand_over(outcome: Outcome, sent: &SentMessages, verifier: &Verifi
 }
 
 fn lines(sent: &SentMessages, verifier: &Verifier) -> impl Iterator<Item = LedgerLine> {
-    let acknowledged = sent.acknowledged_seqs().chunks(LEDGER_LINE_ENTRIES).enumerate();
-    let acknowledged =
-        acknowledged.map(|(chunk, seqs)| LedgerLine::acknowledged((chunk * LEDGER_LINE_ENTRIES) as u64, seqs));
+    let acknowledged = sent.standings().chunks(LEDGER_LINE_ENTRIES).enumerate().map(|(chunk, standings)| {
+        let seqs: Vec<u64> = standings.iter().map(|standing| standing.acknowledged().unwrap_or(0)).collect();
+        LedgerLine::acknowledged((chunk * LEDGER_LINE_ENTRIES) as u64, &seqs)
+    });
     let heads = sent.shared_phase.iter().flat_map(|shared| &shared.heads).enumerate();
     acknowledged.chain(heads.flat_map(|(conversation, head)| {
         let entries: Vec<LoggedEntry> = verifier
@@ -85,8 +86,9 @@ mod tests {
         for (seq, number) in [(11, 2), (12, 3), (13, 5), (14, 4)] {
             verifier.receive_entry(0, &entry(seq, number), false, &mut traffic, 10_000);
         }
-        assert_eq!((sent.delivered, sent.delivered_own, verifier.faults.altered), (3, 1, 1));
-        assert!(verifier.problems[0].contains("13 was never sent"), "{:?}", verifier.problems);
+        assert_eq!((sent.tally.delivered, sent.delivered_own, verifier.findings.faults.altered), (3, 1, 1));
+        let problems = &verifier.findings.problems;
+        assert!(problems[0].contains("13 was never sent"), "{problems:?}");
         let lines: Vec<_> = lines(&sent, &verifier).collect();
         let [LedgerLine::Acknowledged { first: 0, seqs }, LedgerLine::Log { conversation: 0, entries }] = &lines[..]
         else {

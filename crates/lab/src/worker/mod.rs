@@ -23,7 +23,7 @@ mod sent_messages;
 mod shared_phase;
 mod shared_state;
 mod traffic;
-pub mod verifier;
+mod verifier;
 
 use crate::{
     LabError,
@@ -143,7 +143,7 @@ fn wait_until_open(pool: &mut ConnectionPool, shared: &mut SharedState) -> Resul
     let deadline = Instant::now() + OPEN_TIMEOUT;
     while !pool.is_open() {
         if Instant::now() > deadline {
-            let why = shared.verifier.problems.join("; ");
+            let why = shared.verifier.findings.problems.join("; ");
             return Err(LabError::Worker(format!("not all connections opened: {why}")));
         }
         pool.poll_once(Duration::from_millis(50), shared)?;

@@ -92,16 +92,17 @@ impl PartRun {
             return;
         }
         self.last_report = now;
+        let tally = &shared.sent_messages.tally;
         let progress = PartProgress {
             all_planned,
             is_idle,
             unanswered: shared.unanswered,
-            committed: shared.sent_messages.committed,
-            refused: shared.refused,
-            delivered: shared.sent_messages.delivered,
+            committed: tally.acknowledged,
+            refused: tally.refused,
+            delivered: tally.delivered,
             planned: shared.sent_messages.planned_in_phase(),
             last_due_ns: shared.sent_messages.last_due().saturating_sub(self.start),
-            last_delivery_ns: shared.sent_messages.last_delivery.saturating_sub(self.start),
+            last_delivery_ns: tally.last_delivery.saturating_sub(self.start),
             is_settled: is_at_end && shared.receipts.is_settled(&shared.verifier),
         };
         // At the end only what is new; the sign of life is the progress.

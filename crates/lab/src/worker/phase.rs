@@ -8,15 +8,15 @@ use super::{
     sent_messages::MessageBodies,
     shared_phase::SharedPhase,
     shared_state::SharedState,
-    verifier::DeliveryFaults,
 };
 use crate::{
     LabError, corpus,
     phase_part::PhasePart,
     process,
-    rate_profile::PlannedTimes,
+    schedule::{NextMessage, PlanningTurn, Schedule},
     series::SeriesChange,
-    worker_protocol::{Content, LoadModel, Outcome, Phase, Progress, WorkerCommand, WorkerReport},
+    verification::Findings,
+    worker_protocol::{Content, Outcome, Phase, Progress, WorkerCommand, WorkerReport},
 };
 use std::{io, sync::mpsc, time::Duration};
 
@@ -26,43 +26,6 @@ const SETTLED_CHECK_NS: u64 = 100_000_000;
 /// The longest sleep of the loop, which also sends heartbeats.
 const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(50);
 const MS: u64 = 1_000_000;
-
-/// The schedule of a phase, by which messages are due.
-#[derive(Debug)]
-enum Schedule {
-    /// Open loop: message `n` of `total` is due at `start + n / per_second`.
-    ConstantRate {
-        per_second: f64,
-        total: u64,
-    },
-    /// Open loop: a rate that changes over time.
-    Varying(PlannedTimes),
-    /// Open loop: due times in nanoseconds after the start.
-    Recorded(Vec<u64>),
-    /// Closed loop: a message is due whenever fewer than `window` are outstanding, until a time or a count.
-    ClosedLoop {
-        window: u64,
-        until: u64,
-        total: u64,
-    },
-    Rounds {
-        rounds: u64,
-        pause_ns: u64,
-        next_at: u64,
-    },
-}
-
-impl Schedule {
-    /// When message `n` is due, in nanoseconds after the start; `None` if that does not depend on time alone.
-    fn due(&self, n: u64) -> Option<u64> {
-        match self {
-            Schedule::ConstantRate { per_second, total } => (n < *total).then(|| (n as f64 * 1e9 / per_second) as u64),
-            Schedule::Varying(times) => times.due(n),
-            Schedule::Recorded(times) => times.get(n as usize).copied(),
-            Schedule::ClosedLoop { .. } | Schedule::Rounds { .. } => None,
-        }
-    }
-}
 
 /// Runs a phase until every message is delivered to all `receivers` of its conversation, or for `patience_ms` without
 /// progress; a part of a phase until the bench says so.
@@ -82,7 +45,7 @@ pub(super) fn run(
     shared.mix.start_phase();
     shared.receipts.start_phase(start);
     shared.retry = phase.retry;
-    (shared.retried, shared.refused, shared.unanswered) = (0, 0, 0);
+    (shared.retried, shared.unanswered) = (0, 0);
     let mut run = PhaseRun {
         phase,
         receivers,
@@ -92,12 +55,10 @@ pub(super) fn run(
         planned_at: start,
         first_planned: 0,
         schedule,
-        rounds: Vec::new(),
         sent: 0,
         planning_stopped: part.as_ref().is_some_and(PartRun::planning_stopped),
         part,
         reconnects: 0,
-        faults: 0,
         idle_http_senders: Vec::new(),
         ws_senders: Vec::new(),
     };
@@ -111,16 +72,16 @@ pub(super) fn run(
     if let Some(part) = &run.part {
         part.wait(pool, shared)?;
     }
-    let before = (shared.verifier.faults, pool.reconnects, process::cpu_seconds(std::process::id()));
-    shared.verifier.problems.clear();
-    shared.refused_by_code.clear();
+    // What came between phases is not of this one.
+    shared.verifier.findings = Findings::default();
+    let cpu_before = process::cpu_seconds(std::process::id());
     shared.delivery_gaps.reset(shared.verifier.receivers(), run.start);
-    (run.reconnects, run.faults) = (pool.reconnects, shared.verifier.faults.total());
+    run.reconnects = pool.reconnects;
     run.drive(inbox, pool, shared)?;
     if phase.tell_series && run.part.is_none() {
         run.report_rest(pool, shared);
     }
-    Ok(run.outcome(pool, shared, before))
+    Ok(run.outcome(pool, shared, cpu_before))
 }
 
 fn prepare(phase: &Phase) -> io::Result<(MessageBodies, Schedule)> {
@@ -135,24 +96,7 @@ fn prepare(phase: &Phase) -> io::Result<(MessageBodies, Schedule)> {
             (MessageBodies::Corpus(corpus), times)
         }
     };
-    let schedule = match &phase.model {
-        LoadModel::OpenLoop { per_second, duration_ms } => {
-            Schedule::ConstantRate { per_second: *per_second, total: (per_second * *duration_ms as f64 / 1e3) as u64 }
-        }
-        LoadModel::Varying { profile } => Schedule::Varying(PlannedTimes::of(profile)),
-        LoadModel::ClosedLoop { window, duration_ms } => {
-            Schedule::ClosedLoop { window: *window as u64, until: duration_ms * MS, total: u64::MAX }
-        }
-        LoadModel::ClosedLoopOnce { window } => {
-            Schedule::ClosedLoop { window: *window as u64, until: u64::MAX, total: times.len() as u64 }
-        }
-        LoadModel::Recorded { speed } => {
-            Schedule::Recorded(times.iter().map(|at| (*at as f64 / speed) as u64).collect())
-        }
-        LoadModel::Rounds { rounds, pause_ms } => {
-            Schedule::Rounds { rounds: *rounds as u64, pause_ns: pause_ms * MS, next_at: 0 }
-        }
-    };
+    let schedule = Schedule::of(&phase.model, &times);
     Ok((bodies, schedule))
 }
 
@@ -167,7 +111,6 @@ struct PhaseRun<'a> {
     planned_at: u64,
     first_planned: u32,
     schedule: Schedule,
-    rounds: Vec<f64>,
     sent: u64,
     /// The bench has told the worker to plan no more messages.
     planning_stopped: bool,
@@ -175,8 +118,6 @@ struct PhaseRun<'a> {
     part: Option<PartRun>,
     /// Reconnects of the pool before the phase began.
     reconnects: u64,
-    /// Faults that the verifier had found before the phase began.
-    faults: u64,
     idle_http_senders: Vec<usize>,
     ws_senders: Vec<usize>,
 }
@@ -213,11 +154,11 @@ impl PhaseRun<'_> {
             if let Some(part) = &mut self.part {
                 part.come_round(all_planned, idle, shared);
             } else if all_planned && shared.unanswered == 0 {
-                let sent_messages = &shared.sent_messages;
+                let (sent_messages, tally) = (&shared.sent_messages, &shared.sent_messages.tally);
                 // The exact count walks all messages, so it is taken only when the cheap condition holds.
-                if sent_messages.delivered >= sent_messages.committed * self.receivers
-                    && sent_messages.delivered
-                        >= (sent_messages.committed + sent_messages.delivered_unacknowledged()) * self.receivers
+                if tally.delivered >= tally.acknowledged * self.receivers
+                    && tally.delivered
+                        >= (tally.acknowledged + sent_messages.delivered_unacknowledged()) * self.receivers
                     && now >= next_settled_check
                 {
                     if shared.mix.is_settled() && shared.receipts.is_settled(&shared.verifier) {
@@ -226,9 +167,10 @@ impl PhaseRun<'_> {
                     next_settled_check = now + SETTLED_CHECK_NS;
                 }
             }
-            let progress = shared.sent_messages.delivered
-                + shared.sent_messages.committed
-                + shared.refused
+            let tally = &shared.sent_messages.tally;
+            let progress = tally.delivered
+                + tally.acknowledged
+                + tally.refused
                 + shared.mix.progress()
                 + shared.receipts.progress();
             if progress != last_progress.0 || idle {
@@ -250,18 +192,19 @@ impl PhaseRun<'_> {
 
     fn progress(&self, pool: &ConnectionPool, shared: &mut SharedState, heads: &[u64]) -> Progress {
         let now = shared.now();
+        let tally = &mut shared.sent_messages.tally;
         Progress {
             seconds: (now - self.start) as f64 / 1e9,
             sent: self.sent,
-            committed: shared.sent_messages.committed,
-            delivered: shared.sent_messages.delivered,
+            committed: tally.acknowledged,
+            delivered: tally.delivered,
             pause_ms: shared.delivery_gaps.take_longest_ns(now) as f64 / 1e6,
             lagging: shared.verifier.lagging_receivers(heads),
             reconnects: pool.reconnects - self.reconnects,
-            refused: shared.refused_by_code.clone(),
-            faults: shared.verifier.faults.total() - self.faults,
+            refused: tally.refused_by_code.clone(),
+            faults: shared.verifier.findings.faults.total(),
             series: match self.phase.tell_series {
-                true => shared.sent_messages.times.series.take_change(),
+                true => tally.times.series.take_change(),
                 false => SeriesChange::default(),
             },
         }
@@ -281,14 +224,13 @@ impl PhaseRun<'_> {
 
     /// Waiting for the next due message is no lack of progress; waiting for the end of a round is.
     fn is_idle(&self, all_planned: bool, shared: &SharedState) -> bool {
-        let awaits_round = matches!(self.schedule, Schedule::Rounds { .. })
-            && shared.sent_messages.planned_in_phase() as usize > self.rounds.len();
+        let awaits_round = self.schedule.is_round_under_way(shared.sent_messages.planned_in_phase());
         !all_planned && !awaits_round && shared.unanswered + shared.mix.unanswered() == 0
     }
 
     /// When the next message of this load client is due, if that depends on time alone.
     fn next_due(&self, shared: &SharedState) -> Option<u64> {
-        self.schedule.due(self.next_number(shared)?)
+        self.schedule.next_at(self.next_number(shared)?)
     }
 
     /// The number in the phase of the next message of this load client; `None` if only others send.
@@ -299,63 +241,46 @@ impl PhaseRun<'_> {
     /// Plans the messages that are due now. Returns whether all messages of the phase are planned.
     fn plan(&mut self, shared: &mut SharedState) -> bool {
         let now = shared.now() - self.start;
-        if let Schedule::ClosedLoop { window, until, total } = self.schedule {
-            let batch = self.phase.batch as u64;
-            // One window at least, also where the time is over before the first turn.
-            let has_begun = shared.sent_messages.planned_in_phase() > 0 || self.capacity() == 0;
-            while (now < until || !has_begun) && self.next_number(shared).is_some_and(|number| number < total) {
-                let sent_messages = &shared.sent_messages;
-                // Of several load clients one without receivers knows of answers alone.
-                let delivered = match (&self.part, self.receivers) {
-                    (Some(_), 0) => sent_messages.committed,
-                    (_, receivers) => sent_messages.delivered_own / receivers.max(1),
-                };
-                let open = shared.sent_messages.planned_in_phase() + shared.mix.unanswered()
-                    - shared.refused
-                    - delivered.min(shared.sent_messages.committed);
-                // Keep every sender busy, but plan no message before a sender can send it: latency counts from the plan.
-                let wanted = self.capacity() as u64 * batch;
-                if open >= window || shared.send_queue.len() as u64 >= wanted {
-                    return false;
-                }
-                shared.plan_message(self.start + now, 0);
-            }
-            return true;
+        let planned = shared.sent_messages.planned_in_phase();
+        if self.schedule.is_round_under_way(planned) && self.round_has_ended(planned, shared) {
+            let due = shared.sent_messages.last_due();
+            shared.sent_messages.tally.end_round(due);
+            self.schedule.end_round(planned, now);
         }
-        if let Schedule::Rounds { rounds, pause_ns, next_at } = &mut self.schedule {
-            if shared.sent_messages.number_of_nth(0).is_none() {
-                // Another load client sends.
-                return true;
+        let turn = PlanningTurn { now, is_first: planned == 0 && self.capacity() > 0 };
+        while let Some(number) = self.next_number(shared) {
+            let next = self.schedule.next(number, turn, |window| {
+                // Keep every sender busy, but no more.
+                let wanted = (self.capacity() * self.phase.batch) as u64;
+                self.under_way(shared) < window && (shared.send_queue.len() as u64) < wanted
+            });
+            match next {
+                NextMessage::Due(due) => shared.plan_message(self.start + due, now - due),
+                NextMessage::NotYet => return false,
+                NextMessage::Never => return true,
             }
-            let planned = shared.sent_messages.planned_in_phase();
-            if planned > 0 && planned as usize > self.rounds.len() {
-                let resolved = match &self.part {
-                    Some(part) => part.rounds_ended() >= planned,
-                    None => {
-                        shared.unanswered == 0
-                            && shared.sent_messages.delivered >= (planned - shared.refused) * self.receivers
-                    }
-                };
-                if !resolved {
-                    return planned == *rounds;
-                }
-                let due = shared.sent_messages.due(shared.sent_messages.phase_start + planned as u32 - 1);
-                self.rounds.push(shared.sent_messages.last_delivery.saturating_sub(due) as f64 / 1e6);
-                *next_at = now + *pause_ns;
-            }
-            if planned < *rounds && now >= *next_at {
-                shared.plan_message(self.start + now, 0);
-            }
-            return shared.sent_messages.planned_in_phase() == *rounds;
         }
-        loop {
-            match self.next_due(shared) {
-                None => return true,
-                Some(due) if due > now => return false,
-                Some(due) => {
-                    shared.plan_message(self.start + due, now - due);
-                }
-            }
+        // Other load clients send.
+        true
+    }
+
+    /// How many messages and operations are between send and last receiver.
+    fn under_way(&self, shared: &SharedState) -> u64 {
+        let (sent_messages, tally) = (&shared.sent_messages, &shared.sent_messages.tally);
+        let delivered = match (&self.part, self.receivers) {
+            // Of several load clients one without receivers knows of answers alone.
+            (Some(_), 0) => tally.acknowledged,
+            (_, receivers) => sent_messages.delivered_own / receivers.max(1),
+        };
+        sent_messages.planned_in_phase() + shared.mix.unanswered() - tally.refused - delivered.min(tally.acknowledged)
+    }
+
+    /// Whether every receiver has the messages of all rounds so far.
+    fn round_has_ended(&self, planned: u64, shared: &SharedState) -> bool {
+        let tally = &shared.sent_messages.tally;
+        match &self.part {
+            Some(part) => part.rounds_ended() >= planned,
+            None => shared.unanswered == 0 && tally.delivered >= (planned - tally.refused) * self.receivers,
         }
     }
 
@@ -460,65 +385,37 @@ impl PhaseRun<'_> {
         if !shared.send_queue.is_empty() && now < shared.backoff_until {
             return Duration::from_nanos(shared.backoff_until - now).min(POLL_TIMEOUT_MAX);
         }
-        let next = match &self.schedule {
-            _ if self.planning_stopped => None,
-            Schedule::Rounds { next_at, .. } => Some(*next_at),
-            _ => self.next_due(shared),
-        };
-        match next {
+        match self.next_due(shared).filter(|_| !self.planning_stopped) {
             Some(at) if self.start + at > now => Duration::from_nanos(self.start + at - now).min(POLL_TIMEOUT_MAX),
-            Some(_) if !matches!(self.schedule, Schedule::Rounds { .. }) => Duration::ZERO,
-            _ => POLL_TIMEOUT_MAX,
+            Some(_) => Duration::ZERO,
+            None => POLL_TIMEOUT_MAX,
         }
     }
 
-    fn outcome(self, pool: &ConnectionPool, shared: &mut SharedState, before: (DeliveryFaults, u64, f64)) -> Outcome {
-        let (faults, reconnects, cpu) = before;
+    fn outcome(self, pool: &ConnectionPool, shared: &mut SharedState, cpu_before: f64) -> Outcome {
         shared.mix.finish_phase();
-        let sent_messages = &shared.sent_messages;
-        let committed = sent_messages.committed + sent_messages.delivered_unacknowledged();
-        let expected = committed * self.receivers;
-        let mut problems = std::mem::take(&mut shared.verifier.problems);
-        let now_faults = shared.verifier.faults;
-        let end = sent_messages.last_delivery.max(self.start + 1);
-        let outcome = Outcome {
+        let refusals = shared.take_refusal_problems();
+        let (sent_messages, findings) = (&mut shared.sent_messages, &mut shared.verifier.findings);
+        findings.faults.altered += sent_messages.contradictions;
+        findings.problems.extend(refusals);
+        let committed = sent_messages.tally.acknowledged + sent_messages.delivered_unacknowledged();
+        Outcome {
             planned: sent_messages.planned_in_phase(),
             sent: self.sent,
-            committed,
-            refused: shared.refused,
             retried: shared.retried,
-            expected,
-            delivered: sent_messages.delivered,
-            lost: expected.saturating_sub(sent_messages.delivered),
-            doubled: now_faults.doubled - faults.doubled,
-            out_of_order: now_faults.out_of_order - faults.out_of_order,
-            altered: now_faults.altered - faults.altered + sent_messages.contradictions,
-            reconnects: pool.reconnects - reconnects,
+            reconnects: pool.reconnects - self.reconnects,
             pause_ms: shared.delivery_gaps.longest_ns() as f64 / 1e6,
-            refused_by_code: shared.refused_by_code.clone(),
-            seconds: (end - self.start) as f64 / 1e9,
-            rounds: self.rounds,
             receipts: shared.receipts.counts(),
-            client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,
-            ..Outcome::of_times(&sent_messages.times)
-        };
-        problems.extend(shared.take_refusal_problems());
-        Outcome { problems, ..outcome }
+            client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu_before,
+            ..sent_messages.tally.outcome(committed, self.receivers, findings)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn messages_are_due_at_even_times_that_do_not_drift() {
-        let schedule = Schedule::ConstantRate { per_second: 3.0, total: 3_000_001 };
-        assert_eq!(schedule.due(0), Some(0));
-        assert_eq!(schedule.due(1), Some(333_333_333));
-        assert_eq!(schedule.due(3_000_000), Some(1_000_000 * 1_000_000_000), "no error adds up");
-        assert_eq!(schedule.due(3_000_001), None);
-    }
+    use crate::worker_protocol::LoadModel;
 
     #[test]
     fn recorded_times_are_divided_by_the_speed() {
@@ -536,8 +433,8 @@ mod tests {
         let MessageBodies::Corpus(corpus) = bodies else { panic!("a corpus") };
         for (n, message) in corpus.messages.iter().enumerate() {
             let due = message.after_ms * MS;
-            assert_eq!(schedule.due(n as u64), Some((due as f64 / 60.0) as u64));
+            assert_eq!(schedule.next_at(n as u64), Some((due as f64 / 60.0) as u64));
         }
-        assert_eq!(schedule.due(50), None);
+        assert_eq!(schedule.next_at(50), None);
     }
 }

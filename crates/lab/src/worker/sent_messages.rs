@@ -4,7 +4,12 @@ use super::{
     shared_phase::{MessageName, OTHERS, SharedPhase},
     verifier::{EntryView, NO_MESSAGE},
 };
-use crate::{corpus::Corpus, load_times::LoadTimes, phase_part::Slots, worker_protocol::Conversation};
+use crate::{
+    corpus::Corpus,
+    phase_part::Slots,
+    verification::{standing::Standing, tally::Tally},
+    worker_protocol::Conversation,
+};
 use std::io::Write;
 
 /// The bodies of a phase's messages.
@@ -62,16 +67,11 @@ pub(crate) struct SentMessages {
     planned: Vec<u64>,
     /// How late each message was planned, in microseconds; [`SENT`] once it was sent for the first time.
     planned_late_us: Vec<u32>,
-    /// The `seq` at which each message was delivered first; 0: not yet.
-    delivered_seq: Vec<u64>,
-    /// The `seq` that the server acknowledged; 0: not yet.
-    acknowledged_seq: Vec<u64>,
-    pub(crate) committed: u64,
-    pub(crate) delivered: u64,
+    standings: Vec<Standing>,
+    /// The counts and times of the phase.
+    pub(crate) tally: Tally,
     /// Deliveries of messages that this load client sent: all of them, unless others send, too.
     pub(crate) delivered_own: u64,
-    pub(crate) last_delivery: u64,
-    pub(crate) times: LoadTimes,
     /// Acknowledgements that contradict each other or a delivery.
     pub(crate) contradictions: u64,
     scratch: Vec<u8>,
@@ -91,12 +91,10 @@ impl SentMessages {
         self.slots = shared_phase.as_ref().map_or(Slots::ALL, |phase| phase.part.slots);
         let before = self.shared_phase.take();
         self.shared_phase = shared_phase.map(|phase| phase.after(before.as_ref()));
-        self.times = LoadTimes::from(start);
+        self.tally = Tally::from(start);
         self.bodies = bodies;
         self.phase_start = self.planned.len() as u32;
-        self.committed = 0;
-        (self.delivered, self.delivered_own) = (0, 0);
-        self.contradictions = 0;
+        (self.delivered_own, self.contradictions) = (0, 0);
     }
 
     /// The number in the phase of the message that is planned `nth`; `None` if this load client sends nothing.
@@ -118,18 +116,17 @@ impl SentMessages {
         self.number_of(message).unwrap_or_default() as usize
     }
 
-    /// The `seq` that the server acknowledged for each message of the phase.
-    pub(super) fn acknowledged_seqs(&self) -> &[u64] {
-        &self.acknowledged_seq[self.phase_start as usize..]
+    /// Where the messages of the phase stand.
+    pub(super) fn standings(&self) -> &[Standing] {
+        &self.standings[self.phase_start as usize..]
     }
 
     /// Plans one more message, due at `due`, which was `late_ns` ago.
     pub(crate) fn plan(&mut self, due: u64, late_ns: u64) -> u32 {
         self.planned.push(due);
         self.planned_late_us.push(u32::try_from(late_ns / 1_000).unwrap_or(SENT).min(SENT - 1));
-        self.times.series.planned(due);
-        self.delivered_seq.push(0);
-        self.acknowledged_seq.push(0);
+        self.tally.times.series.planned(due);
+        self.standings.push(Standing::default());
         self.planned.len() as u32 - 1
     }
 
@@ -140,7 +137,7 @@ impl SentMessages {
         let late_us = std::mem::replace(late_us, SENT);
         if late_us != SENT {
             let lag_ns = u64::from(late_us) * 1_000 + waited_ns;
-            self.times.sent(now, lag_ns);
+            self.tally.times.sent(now, lag_ns);
         }
     }
 
@@ -156,10 +153,6 @@ impl SentMessages {
     /// When the message that was planned last is due; 0 without any.
     pub(crate) fn last_due(&self) -> u64 {
         self.planned.last().copied().unwrap_or(0)
-    }
-
-    pub(crate) fn due(&self, message: u32) -> u64 {
-        self.planned[message as usize]
     }
 
     /// Appends the message as the JSON object of an HTTP request, or as a WebSocket `send` frame.
@@ -223,33 +216,26 @@ impl SentMessages {
 
     /// Records the server's acknowledgement of a message. Returns whether it is the first one, of a message of this phase.
     pub(crate) fn acknowledge(&mut self, message: u32, seq: u64, now: u64) -> bool {
-        let Some(acknowledged) = self.acknowledged_seq.get_mut(message as usize) else { return false };
-        let is_first = *acknowledged == 0;
+        let Some(standing) = self.standings.get_mut(message as usize) else { return false };
+        let is_first = standing.acknowledged().is_none();
         if is_first {
-            *acknowledged = seq;
-            self.committed += 1;
-            self.times.acknowledged(self.planned[message as usize], now);
-        } else if *acknowledged != seq {
-            self.contradictions += 1;
+            self.tally.acknowledge(self.planned[message as usize], now);
         }
-        let delivered = self.delivered_seq[message as usize];
-        if delivered != 0 && delivered != seq {
-            self.contradictions += 1;
-        }
+        self.contradictions += u64::from(!standing.acknowledge(seq));
         is_first && message >= self.phase_start
     }
 
     /// The newest messages of the phase that were acknowledged.
     pub(super) fn newest_acknowledged(&self, count: usize) -> Vec<u32> {
         let messages = (self.phase_start..self.next_number()).rev();
-        messages.filter(|message| self.acknowledged_seq[*message as usize] != 0).take(count).collect()
+        messages.filter(|message| self.standings[*message as usize].acknowledged().is_some()).take(count).collect()
     }
 
     /// Messages that were delivered although their answer never came: they were committed all the same.
     pub(crate) fn delivered_unacknowledged(&self) -> u64 {
-        let start = self.phase_start as usize;
-        let pairs = self.delivered_seq[start..].iter().zip(&self.acknowledged_seq[start..]);
-        pairs.filter(|(delivered, acknowledged)| **delivered != 0 && **acknowledged == 0).count() as u64
+        let is_only_delivered =
+            |standing: &&Standing| standing.delivered().is_some() && standing.acknowledged().is_none();
+        self.standings().iter().filter(is_only_delivered).count() as u64
     }
 
     /// The body of a message of this phase, as JSON.
@@ -300,14 +286,12 @@ impl SentMessages {
             self.check_content(message, entry, is_changed)?;
             return Ok(message);
         }
-        let Some(delivered) = self.delivered_seq.get_mut(message as usize) else { return Err("was never sent".into()) };
-        if *delivered != 0 {
-            return Err(format!("is the message that stood at {}", *delivered));
+        let standing = self.standings.get_mut(message as usize).ok_or("was never sent")?;
+        if let Some(seq) = standing.delivered() {
+            return Err(format!("is the message that stood at {seq}"));
         }
-        *delivered = entry.seq;
-        let acknowledged = self.acknowledged_seq[message as usize];
-        if acknowledged != 0 && acknowledged != entry.seq {
-            return Err(format!("was acknowledged as {acknowledged}"));
+        if !standing.deliver(entry.seq) {
+            return Err(format!("was acknowledged as {}", standing.acknowledged().unwrap_or(0)));
         }
         // A late delivery of an earlier phase, whose bodies are no longer known.
         if message < self.phase_start {
@@ -365,9 +349,7 @@ impl SentMessages {
                 self.planned[message as usize]
             }
         };
-        self.delivered += 1;
-        self.last_delivery = now;
-        self.times.delivered(due, now);
+        self.tally.deliver(due, now);
     }
 }
 

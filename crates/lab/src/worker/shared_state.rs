@@ -4,7 +4,7 @@ use super::{
     delivery_gaps::DeliveryGaps, mixed_traffic::MixedTraffic, receipt_teller::ReceiptTeller,
     sent_messages::SentMessages, traffic::Traffic, verifier::Verifier,
 };
-use crate::{clock, worker_protocol::RefusalCounts};
+use crate::clock;
 use std::collections::{HashMap, VecDeque};
 
 #[derive(Debug)]
@@ -24,7 +24,6 @@ pub(crate) struct SharedState {
     /// Whether messages that were refused with a retryable code are sent again.
     pub(crate) retry: bool,
     pub(crate) retried: u64,
-    pub(crate) refused: u64,
     /// After a retryable refusal, no message is sent before this time.
     pub(crate) backoff_until: u64,
     pub(crate) bound: usize,
@@ -34,7 +33,6 @@ pub(crate) struct SharedState {
     /// Whether receivers ask for compact entries.
     pub(crate) compact: bool,
     pub(crate) delivery_gaps: DeliveryGaps,
-    pub(crate) refused_by_code: RefusalCounts,
     /// Refusals in words, with how often each happened.
     refusals: HashMap<String, u64>,
 }
@@ -63,14 +61,12 @@ impl SharedState {
             unanswered: 0,
             retry: false,
             retried: 0,
-            refused: 0,
             backoff_until: 0,
             bound: 0,
             heartbeat_ms: 30_000,
             has_other_servers: false,
             compact: false,
             delivery_gaps: DeliveryGaps::default(),
-            refused_by_code: RefusalCounts::default(),
             refusals: HashMap::new(),
         }
     }
@@ -112,14 +108,14 @@ impl SharedState {
 
     pub(crate) fn record_refusal(&mut self, messages: &[u32], retryable: bool, code: &str, why: &str) {
         *self.refusals.entry(format!("{code}: {why}")).or_default() += messages.len() as u64;
-        *self.refused_by_code.entry(code.to_owned()).or_default() += messages.len() as u64;
+        self.sent_messages.tally.note_refusal(code, messages.len() as u64);
         if retryable {
             self.backoff_until = self.now() + REFUSAL_BACKOFF_NS;
         }
         if retryable && self.retry {
             self.requeue(messages);
         } else {
-            self.refused += messages.len() as u64;
+            self.sent_messages.tally.refused += messages.len() as u64;
             self.unanswered = self.unanswered.saturating_sub(messages.len() as u64);
         }
     }
@@ -171,6 +167,6 @@ mod tests {
             shared.acknowledge(3, seq, 2);
             assert_eq!(shared.sent_messages.contradictions, contradictions);
         }
-        assert_eq!((shared.sent_messages.committed, shared.unanswered), (4, 1));
+        assert_eq!((shared.sent_messages.tally.acknowledged, shared.unanswered), (4, 1));
     }
 }

@@ -76,10 +76,8 @@ mod tests {
     use super::*;
     use crate::{
         mix::{form::body_hash, model::MessageModel},
-        worker::{
-            sent_messages::MessageBodies,
-            verifier::{DeliveryFaults, Verifier},
-        },
+        verification::DeliveryFaults,
+        worker::{sent_messages::MessageBodies, verifier::Verifier},
         worker_protocol::{Conversation, MixConfig},
     };
 
@@ -131,7 +129,7 @@ mod tests {
 
         fn finish(mut self) -> (DeliveryFaults, crate::mix::counts::MixCounts) {
             self.mix.finish_phase();
-            (self.verifier.faults, self.mix.take_counts().unwrap_or_default())
+            (self.verifier.findings.faults, self.mix.take_counts().unwrap_or_default())
         }
     }
 

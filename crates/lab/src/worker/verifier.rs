@@ -5,34 +5,34 @@
 //! one comparison of memory with the log, from that receiver's position on. Only a batch that does not match is parsed,
 //! to find the fault.
 
-use crate::problems::Problems;
+use crate::verification::{
+    Findings,
+    order::{Arrival, ReceivedNumbers},
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{borrow::Cow, collections::BTreeMap};
 use tidings_client::wire::split_messages_frame;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Stands for an entry that is not a message of this run, such as a notice about members.
-pub const NO_MESSAGE: u32 = u32::MAX;
+pub(crate) const NO_MESSAGE: u32 = u32::MAX;
 
 /// The fields of an entry that are checked.
 #[derive(Debug, Deserialize)]
-pub struct EntryView<'a> {
+pub(crate) struct EntryView<'a> {
     /// Empty in a compact entry: that of the entry before.
     #[serde(borrow, default)]
-    pub conversation: Cow<'a, str>,
+    pub(crate) conversation: Cow<'a, str>,
     /// 0 in a compact entry: one more than that of the entry before.
     #[serde(default)]
-    pub seq: u64,
+    pub(crate) seq: u64,
     #[serde(borrow, default)]
-    pub from: Option<Cow<'a, str>>,
+    pub(crate) from: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub client_msg_id: Option<Cow<'a, str>>,
+    pub(crate) client_msg_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub body: &'a RawValue,
+    pub(crate) body: &'a RawValue,
 }
 
 impl<'a> EntryView<'a> {
@@ -53,7 +53,7 @@ impl<'a> EntryView<'a> {
 }
 
 /// The messages that were sent, and so are expected.
-pub trait ExpectedMessages {
+pub(crate) trait ExpectedMessages {
     /// Checks an entry that no receiver has got before: the message that it is, or [`NO_MESSAGE`]; `Err` when it differs
     /// from the message that was sent. `raw` is the whole entry.
     fn identify(&mut self, receiver: usize, entry: &EntryView<'_>, raw: &str) -> Result<u32, String>;
@@ -67,20 +67,6 @@ pub trait ExpectedMessages {
     }
     /// Records the delivery of a message to one receiver.
     fn record_delivery(&mut self, message: u32, now: u64);
-}
-
-/// Faults in delivery, by kind. (Lost entries are counted at the end.)
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct DeliveryFaults {
-    pub doubled: u64,
-    pub out_of_order: u64,
-    pub altered: u64,
-}
-
-impl DeliveryFaults {
-    pub fn total(&self) -> u64 {
-        self.doubled + self.out_of_order + self.altered
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -168,9 +154,7 @@ pub(crate) struct EntryDigest {
 #[derive(Debug)]
 struct ReceiverState {
     log: usize,
-    next_seq: u64,
-    /// Gaps: entries below `next_seq` that have not arrived.
-    missing: BTreeSet<u64>,
+    seqs: ReceivedNumbers,
 }
 
 /// A log is trimmed when it holds this many bytes.
@@ -178,12 +162,11 @@ const TRIM_BYTES: usize = 64 * 1024 * 1024;
 
 /// The entries that every receiver has got so far, and their faults.
 #[derive(Debug, Default)]
-pub struct Verifier {
+pub(crate) struct Verifier {
     logs: Vec<ReferenceLog>,
     receivers: Vec<ReceiverState>,
     keeps_digests: bool,
-    pub faults: DeliveryFaults,
-    pub problems: Vec<String>,
+    pub(crate) findings: Findings,
 }
 
 impl Verifier {
@@ -208,7 +191,7 @@ impl Verifier {
     }
 
     /// Adds a conversation whose next entry will be `base_seq + 1`.
-    pub fn add_conversation(&mut self, conversation: String, base_seq: u64) -> usize {
+    pub(crate) fn add_conversation(&mut self, conversation: String, base_seq: u64) -> usize {
         self.logs.push(ReferenceLog {
             conversation,
             base_seq,
@@ -223,22 +206,21 @@ impl Verifier {
     }
 
     /// Adds a receiver that must get every entry of one conversation.
-    pub fn add_receiver(&mut self, conversation: usize) -> usize {
+    pub(crate) fn add_receiver(&mut self, conversation: usize) -> usize {
         let log = &mut self.logs[conversation];
         log.receivers.push(self.receivers.len() as u32);
-        self.receivers.push(ReceiverState { log: conversation, next_seq: log.base_seq + 1, missing: BTreeSet::new() });
+        self.receivers.push(ReceiverState { log: conversation, seqs: ReceivedNumbers::from(log.base_seq + 1) });
         self.receivers.len() - 1
     }
 
     /// Deliveries that are missing: entries that another receiver has got, and gaps.
-    pub fn missing_count(&self) -> u64 {
-        self.receivers
-            .iter()
-            .map(|receiver| {
-                let log = &self.logs[receiver.log];
-                receiver.missing.len() as u64 + log.next_seq().saturating_sub(receiver.next_seq)
-            })
-            .sum()
+    #[cfg(test)]
+    pub(super) fn missing_count(&self) -> usize {
+        let missing = |state: &ReceiverState| {
+            let end = self.logs[state.log].next_seq().max(state.seqs.next());
+            state.seqs.missing_below(end).count()
+        };
+        self.receivers.iter().map(missing).sum()
     }
 
     pub(crate) fn receivers(&self) -> usize {
@@ -247,8 +229,7 @@ impl Verifier {
 
     /// The last `seq` up to which the receiver has every entry.
     pub(crate) fn last_contiguous_seq(&self, receiver: usize) -> u64 {
-        let state = &self.receivers[receiver];
-        state.missing.first().copied().unwrap_or(state.next_seq) - 1
+        self.receivers[receiver].seqs.first_missing() - 1
     }
 
     /// The next `seq` of each conversation, by the receiver that is furthest.
@@ -259,14 +240,13 @@ impl Verifier {
     /// Receivers that lack an entry below these heads.
     pub(crate) fn lagging_receivers(&self, heads: &[u64]) -> u64 {
         let lags = |receiver: &&ReceiverState| {
-            let head = heads.get(receiver.log).copied().unwrap_or(0);
-            receiver.next_seq < head || receiver.missing.first().is_some_and(|seq| *seq < head)
+            heads.get(receiver.log).is_some_and(|head| receiver.seqs.first_missing() < *head)
         };
         self.receivers.iter().filter(lags).count() as u64
     }
 
     /// Verifies a `messages` frame. Returns its cursor, or `None` if it does not parse.
-    pub fn receive_batch<'a>(
+    pub(crate) fn receive_batch<'a>(
         &mut self,
         receiver: usize,
         payload: &'a [u8],
@@ -298,8 +278,7 @@ impl Verifier {
                 })
             }
             Err(error) => {
-                self.faults.altered += 1;
-                self.problems.note(format!("receiver {receiver}: a batch that does not parse: {error}"));
+                self.findings.altered(format!("receiver {receiver}: a batch that does not parse: {error}"));
                 None
             }
         }
@@ -315,7 +294,7 @@ impl Verifier {
     ) -> bool {
         let receiver = &mut self.receivers[receiver];
         let log = &mut self.logs[receiver.log];
-        let Some(start) = log.end_before(receiver.next_seq) else { return false };
+        let Some(start) = log.end_before(receiver.seqs.next()) else { return false };
         let Some(from) = start.checked_sub(log.trimmed) else { return false };
         let from = from as usize;
         let Some(known) = log.bytes.get(from..from + entries.len() + 1) else { return false };
@@ -324,7 +303,7 @@ impl Verifier {
         }
         // The match must end where an entry ends, or the batch was cut inside one.
         let end = start + known.len() as u64;
-        let first = (receiver.next_seq - log.base_seq - 1) as usize;
+        let first = (receiver.seqs.next() - log.base_seq - 1) as usize;
         let Some(count) = log.entry_ends[first..].iter().position(|entry_end| entry_end.end >= end) else {
             return false;
         };
@@ -336,12 +315,12 @@ impl Verifier {
                 expected.record_delivery(entry_end.message, now);
             }
         }
-        receiver.next_seq += count as u64 + 1;
+        receiver.seqs.receive_next(count as u64 + 1);
         true
     }
 
     /// Verifies one entry, parsed in full. `is_backfill`: it answers a request for a gap, so it is not out of order.
-    pub fn receive_entry(
+    pub(crate) fn receive_entry(
         &mut self,
         receiver: usize,
         raw: &str,
@@ -369,8 +348,7 @@ impl Verifier {
                 Some((entry.conversation, entry.seq))
             }
             Err(why) => {
-                self.faults.altered += 1;
-                self.problems.note(format!("receiver {receiver}: an entry that does not parse: {why}: {raw}"));
+                self.findings.altered(format!("receiver {receiver}: an entry that does not parse: {why}: {raw}"));
                 None
             }
         }
@@ -392,66 +370,43 @@ impl Verifier {
         if entry.conversation != log.conversation || seq <= log.base_seq {
             return;
         }
-        let mut fault = None;
-        if seq >= state.next_seq {
-            state.missing.extend(state.next_seq..seq);
-            state.next_seq = seq + 1;
-        } else if state.missing.remove(&seq) {
-            if !is_backfill {
-                self.faults.out_of_order += 1;
-                fault = Some(format!("receiver {receiver}: {seq} after {}", state.next_seq - 1));
-            }
-        } else {
-            self.faults.doubled += 1;
-            return self.problems.note(format!("receiver {receiver}: {seq} again"));
+        match state.seqs.receive(seq) {
+            Arrival::InOrder => {}
+            Arrival::Behind(_) if is_backfill => {}
+            Arrival::Behind(last) => self.findings.out_of_order(format!("receiver {receiver}: {seq} after {last}")),
+            Arrival::Again => return self.findings.doubled(format!("receiver {receiver}: {seq} again")),
         }
-        match log.find(seq) {
+        let checked = match log.find(seq) {
             Some((known, message)) => {
                 let is_same = known.is_none_or(|known| known == raw.as_bytes());
-                if let Err(what) = expected.compare(receiver, entry, raw, is_same) {
-                    self.faults.altered += 1;
-                    fault = Some(format!("receiver {receiver}: {seq} {what}"));
-                } else if message != NO_MESSAGE {
-                    expected.record_delivery(message, now);
-                }
+                expected.compare(receiver, entry, raw, is_same).map(|()| message)
             }
             None => {
-                let message = match expected.identify(receiver, entry, raw) {
-                    Ok(message) => message,
-                    Err(what) => {
-                        self.faults.altered += 1;
-                        fault = Some(format!("receiver {receiver}: {seq} {what}"));
-                        NO_MESSAGE
-                    }
-                };
-                log.add(seq, raw.as_bytes(), message);
-                if message != NO_MESSAGE {
-                    expected.record_delivery(message, now);
-                }
+                let message = expected.identify(receiver, entry, raw);
+                log.add(seq, raw.as_bytes(), *message.as_ref().unwrap_or(&NO_MESSAGE));
+                message
             }
-        }
-        if let Some(fault) = fault {
-            self.problems.note(fault);
+        };
+        match checked {
+            Ok(NO_MESSAGE) => {}
+            Ok(message) => expected.record_delivery(message, now),
+            Err(what) => self.findings.altered(format!("receiver {receiver}: {seq} {what}")),
         }
     }
 
     /// The server named a range that it will not send by itself: its entries are missing until they are fetched.
-    pub fn mark_missing_to(&mut self, receiver: usize, seq: u64) {
-        let state = &mut self.receivers[receiver];
-        if seq >= state.next_seq {
-            state.missing.extend(state.next_seq..=seq);
-            state.next_seq = seq + 1;
-        }
+    pub(crate) fn mark_missing_to(&mut self, receiver: usize, seq: u64) {
+        self.receivers[receiver].seqs.expect_below(seq + 1);
     }
 
     /// Frees the bytes of logs that every receiver has passed. Cheap when there is little to free.
-    pub fn trim(&mut self) {
+    pub(crate) fn trim(&mut self) {
         for log in &mut self.logs {
             if log.bytes.len() < TRIM_BYTES {
                 continue;
             }
             let receivers = &self.receivers;
-            let passed = log.receivers.iter().map(|reader| receivers[*reader as usize].next_seq).min();
+            let passed = log.receivers.iter().map(|reader| receivers[*reader as usize].seqs.next()).min();
             if let Some(end) = passed.and_then(|seq| log.end_before(seq)) {
                 log.bytes.drain(..(end - log.trimmed) as usize);
                 log.trimmed = end;
@@ -464,6 +419,7 @@ impl Verifier {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::verification::DeliveryFaults;
 
     /// Expects the texts `m1`, `m2`, … and counts deliveries.
     #[derive(Default)]
@@ -494,7 +450,7 @@ mod tests {
     }
 
     /// Delivers its frames to each receiver and returns (deliveries, missing, faults).
-    fn check(frames: &[&[Vec<u8>]]) -> (u64, u64, DeliveryFaults) {
+    fn check(frames: &[&[Vec<u8>]]) -> (u64, usize, DeliveryFaults) {
         let mut verifier = Verifier::default();
         let log = verifier.add_conversation("g".into(), 0);
         let mut texts = NumberedTexts::default();
@@ -506,7 +462,7 @@ mod tests {
                 verifier.receive_batch(receiver, frame, &mut texts, 0).unwrap();
             }
         }
-        (texts.0, verifier.missing_count(), verifier.faults)
+        (texts.0, verifier.missing_count(), verifier.findings.faults)
     }
 
     #[test]
@@ -561,7 +517,7 @@ mod tests {
         verifier.receive_batch(0, &frame(&[1]), &mut texts, 0).unwrap();
         let cut = br#"{"t":"messages","cursor":"1.0.0.0","entries":[{"conversation":"g"]}"#;
         assert!(verifier.receive_batch(1, cut, &mut texts, 0).is_none());
-        assert_eq!((texts.0, verifier.faults.altered), (1, 1));
+        assert_eq!((texts.0, verifier.findings.faults.altered), (1, 1));
     }
 
     #[test]

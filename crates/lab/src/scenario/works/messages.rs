@@ -99,11 +99,7 @@ impl MessageWorker {
 pub(crate) fn model_of(load: &Load) -> LoadModel {
     let milliseconds = |time: Duration| time.as_millis() as u64;
     match load {
-        Load::Planned(profile) if profile.is_constant() => {
-            let duration_ms = (profile.seconds() * 1e3).round() as u64;
-            LoadModel::OpenLoop { per_second: profile.first(), duration_ms }
-        }
-        Load::Planned(profile) => LoadModel::Varying { profile: profile.clone() },
+        Load::Planned(profile) => LoadModel::OpenLoop { profile: profile.clone() },
         Load::Max { window, lasts } => LoadModel::ClosedLoop { window: *window, duration_ms: milliseconds(*lasts) },
         Load::Replay { speed: None, window } => LoadModel::ClosedLoopOnce { window: *window },
         Load::Replay { speed: Some(speed), .. } => LoadModel::Recorded { speed: *speed },
