@@ -8,7 +8,7 @@ pub use crate::{
     chaos::args::ChaosArgs,
     compare::CompareArgs,
     crash::CrashArgs,
-    device_commands::{ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
+    device_commands::{ConnectArgs, DeviceArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
     devices::bare_accept::BareAcceptArgs,
     direct::DirectArgs,
     driver::DriverArgs,
@@ -103,112 +103,74 @@ pub enum Bench {
     WsProbe(WsProbeArgs),
 }
 
-impl Bench {
-    /// Whether Ctrl-C lets the bench end early with a report: those whose load comes in phases that can be cut short. The others
-    /// prove something about a whole sequence of faults, of which a part says nothing.
-    pub(crate) fn ends_early(&self) -> bool {
-        matches!(
-            self,
-            Bench::Group(_)
-                | Bench::Broadcast(_)
-                | Bench::Replay(_)
-                | Bench::Direct(_)
-                | Bench::Isolation(_)
-                | Bench::Popup(_)
-                | Bench::Run(_)
-        )
-    }
-
-    /// Whether it is a scenario, and so has parts that are named and counted alike.
-    pub(crate) fn is_a_scenario(&self) -> bool {
-        matches!(
-            self,
-            Bench::Run(_)
-                | Bench::Group(_)
-                | Bench::Broadcast(_)
-                | Bench::Replay(_)
-                | Bench::Streams(_)
-                | Bench::Direct(_)
-                | Bench::Isolation(_)
-                | Bench::Events(_)
-                | Bench::Connect(_)
-                | Bench::Storm(_)
-                | Bench::Failover(_)
-                | Bench::Exceptions(_)
-                | Bench::Push(_)
-                | Bench::Popup(_)
-        )
-    }
-
-    /// Whether a scenario may name it as one of its commands: all that load a server, and no scenario.
-    pub(crate) fn can_be_part_of_a_scenario(&self) -> bool {
-        !matches!(
-            self,
-            Bench::Run(_)
-                | Bench::Scenario(_)
-                | Bench::Compare(_)
-                | Bench::Agent(_)
-                | Bench::Worker
-                | Bench::DeviceWorker
-                | Bench::BareAccept(_)
-                | Bench::BareServer(_)
-                | Bench::WsEcho
-                | Bench::WsProbe(_)
-        )
-    }
-
+/// What a command is, beside its own options.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CommandTraits<'a> {
     /// The options of the server under test, of benches that have them.
-    pub(crate) fn target(&self) -> Option<&TargetArgs> {
-        match self {
-            Bench::Run(args) => Some(&args.target),
-            Bench::Group(args) => Some(&args.target),
-            Bench::Broadcast(args) => Some(&args.target),
-            Bench::Replay(args) => Some(&args.target),
-            Bench::Streams(args) => Some(&args.target),
-            Bench::Direct(args) => Some(&args.target),
-            Bench::Isolation(args) => Some(&args.target),
-            Bench::Events(args) => Some(&args.target),
-            Bench::Brokers(args) => Some(&args.target),
-            Bench::Popup(args) => Some(&args.target),
-            Bench::PopupCaps(args) => Some(&args.target),
-            Bench::Connect(args) => Some(&args.devices.target),
-            Bench::Storm(args) => Some(&args.devices.target),
-            Bench::Failover(args) => Some(&args.devices.target),
-            Bench::Exceptions(args) => Some(&args.devices.target),
-            Bench::Push(args) => Some(&args.devices.target),
-            _ => None,
-        }
-    }
+    pub(crate) target: Option<&'a TargetArgs>,
+    /// The `--set` settings of the bench's own servers.
+    settings: &'a [(String, String)],
+    /// Whether it is a scenario, and so has parts that are named and counted alike.
+    pub(crate) is_scenario: bool,
+    /// Whether a scenario may name it as one of its commands: all that load a server, and are not given as a scenario.
+    pub(crate) is_part: bool,
+    /// Whether Ctrl-C lets it end early with a report: those whose load comes in phases that can be cut short. The others prove
+    /// something about a whole sequence of faults, of which a part says nothing.
+    pub(crate) ends_early: bool,
+    /// Whether all of its load comes from load clients that agents can start.
+    pub(crate) takes_agents: bool,
+}
 
-    /// Whether all of the bench's load comes from load clients that agents can start.
-    pub(crate) fn takes_agents(&self) -> bool {
-        matches!(
-            self,
-            Bench::Run(_)
-                | Bench::Group(_)
-                | Bench::Broadcast(_)
-                | Bench::Replay(_)
-                | Bench::Direct(_)
-                | Bench::Isolation(_)
-                | Bench::Connect(_)
-                | Bench::Storm(_)
-                | Bench::Push(_)
-        )
+impl Bench {
+    pub(crate) fn traits<'a>(&'a self) -> CommandTraits<'a> {
+        let own = CommandTraits { is_part: true, ..CommandTraits::default() };
+        let on = |target| CommandTraits { target: Some(target), ..own };
+        let scenario = |target| CommandTraits { is_scenario: true, ..on(target) };
+        let messages = |target| CommandTraits { ends_early: true, takes_agents: true, ..scenario(target) };
+        let faults =
+            |devices: &'a DeviceArgs| CommandTraits { settings: &devices.settings, ..scenario(&devices.target) };
+        let devices = |devices| CommandTraits { takes_agents: true, ..faults(devices) };
+        match self {
+            Bench::Run(args) => CommandTraits { is_part: false, ..messages(&args.target) },
+            Bench::Group(args) => messages(&args.target),
+            Bench::Broadcast(args) => messages(&args.target),
+            Bench::Replay(args) => messages(&args.target),
+            Bench::Direct(args) => messages(&args.target),
+            Bench::Isolation(args) => messages(&args.target),
+            Bench::Streams(args) => scenario(&args.target),
+            Bench::Events(args) => scenario(&args.target),
+            Bench::Popup(args) => {
+                CommandTraits { settings: &args.settings, ends_early: true, ..scenario(&args.target) }
+            }
+            Bench::Connect(args) => devices(&args.devices),
+            Bench::Storm(args) => devices(&args.devices),
+            Bench::Push(args) => devices(&args.devices),
+            Bench::Failover(args) => faults(&args.devices),
+            Bench::Exceptions(args) => faults(&args.devices),
+            Bench::Brokers(args) => on(&args.target),
+            Bench::PopupCaps(args) => on(&args.target),
+            Bench::Notifications(_) | Bench::Crash(_) | Bench::Chaos(_) | Bench::Leader(_) | Bench::PopupCrash(_) => {
+                own
+            }
+            Bench::Scenario(_)
+            | Bench::Compare(_)
+            | Bench::Agent(_)
+            | Bench::Worker
+            | Bench::DeviceWorker
+            | Bench::BareAccept(_)
+            | Bench::BareServer(_)
+            | Bench::WsEcho
+            | Bench::WsProbe(_) => CommandTraits::default(),
+        }
     }
 }
 
 impl BenchArgs {
     /// The `--set` settings for the bench's own servers, and those of a scenario, as environment variables.
     pub fn settings(&self) -> Cow<'_, [(String, String)]> {
-        Cow::Borrowed(match &self.bench {
-            Bench::Run(args) => return Cow::Owned(scenario::settings(args)),
-            Bench::Connect(args) => &args.devices.settings,
-            Bench::Storm(args) => &args.devices.settings,
-            Bench::Failover(args) => &args.devices.settings,
-            Bench::Exceptions(args) => &args.devices.settings,
-            Bench::Push(args) => &args.devices.settings,
-            Bench::Popup(args) => &args.settings,
-            _ => &[],
-        })
+        match &self.bench {
+            Bench::Run(args) => Cow::Owned(scenario::settings(args)),
+            bench => Cow::Borrowed(bench.traits().settings),
+        }
     }
 }

@@ -152,7 +152,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
 }
 
 fn run_and_report(args: &BenchArgs) -> Result<Verdict, LabError> {
-    if args.bench.ends_early() {
+    if args.bench.traits().ends_early {
         interrupt::install()?;
     }
     live::enable(&args.output)?;
@@ -215,7 +215,7 @@ fn run_all(run: &RunArgs, output: &OutputArgs, suites: &mut Vec<TestSuite>) -> R
 
 /// Runs it, and writes what `--junit` is to have after each run: whatever comes next, it can be read.
 fn run_once(bench: &Bench, output: &OutputArgs, suites: &mut Vec<TestSuite>) -> Result<Verdict, LabError> {
-    if output.otlp.is_some() && !bench.is_a_scenario() {
+    if output.otlp.is_some() && !bench.traits().is_scenario {
         return Err(LabError::Usage("--otlp: this bench is no scenario, and has nothing to send while it runs".into()));
     }
     let report = RunReport::begin(output)?;
@@ -265,11 +265,7 @@ impl ParsedCommand {
             let why = "`--report`, `--json`, `--junit`, `--otlp` and `--repeat` are options of the scenario's run, not of its commands";
             return Err(why.into());
         }
-        if bench.bench.can_be_part_of_a_scenario() {
-            Ok(ParsedCommand(bench))
-        } else {
-            Err("this command loads no server".into())
-        }
+        if bench.bench.traits().is_part { Ok(ParsedCommand(bench)) } else { Err("this command loads no server".into()) }
     }
 
     pub(crate) fn run(&self) -> Result<RunResult, LabError> {
@@ -282,7 +278,8 @@ impl ParsedCommand {
 }
 
 fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
-    if bench.target().is_some_and(|target| !target.load_agents.agents.is_empty()) && !bench.takes_agents() {
+    let traits = bench.traits();
+    if traits.target.is_some_and(|target| !target.load_agents.agents.is_empty()) && !traits.takes_agents {
         return Err(LabError::Usage("--agents: this bench loads from this machine alone".into()));
     }
     match bench {
