@@ -2,10 +2,10 @@
 
 use crate::{
     LabError,
-    load_client::{LoadClient, Participants},
+    load_client::LoadClient,
     options::TargetArgs,
     process, setup,
-    worker_protocol::{Content, Conversation, LoadModel, Outcome, Phase},
+    worker_protocol::{Content, Conversation, LoadModel, Outcome, Participants, Phase},
 };
 
 pub(crate) struct BareLoad {

@@ -8,9 +8,7 @@ use crate::{
     process::{self, ServerProcesses},
     sampler::{Sampler, Watched},
     server::Target,
-    worker_protocol::{
-        Conversation, MixConfig, Outcome, Phase, Progress, Receiver, WorkerCommand, WorkerConfig, WorkerReport,
-    },
+    worker_protocol::{Outcome, Participants, Phase, Progress, WorkerCommand, WorkerConfig, WorkerReport},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -42,36 +40,6 @@ pub(crate) struct LoadClient {
     pub(crate) open_seconds: f64,
 }
 
-/// The conversations, receivers and senders of one worker.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Participants {
-    pub(crate) conversations: Vec<Conversation>,
-    pub(crate) receivers: Vec<Receiver>,
-    pub(crate) http_senders: usize,
-    pub(crate) ws_senders: Vec<String>,
-    /// Operations of the receivers beside plain messages.
-    pub(crate) mix: MixConfig,
-    /// Every receiver says once in this interval what it has stored and read.
-    pub(crate) receipts_interval: Option<Duration>,
-    /// Receivers ask for compact entries.
-    pub(crate) compact: bool,
-    /// Another worker measures at the same time and must not be delayed by this one.
-    pub(crate) low_priority: bool,
-    /// The only server may be killed, and comes back at its address.
-    pub(crate) server_returns: bool,
-}
-
-impl Participants {
-    /// These users are all receivers of one conversation.
-    pub(crate) fn of_group(conversation: Conversation, online: &[String]) -> Self {
-        Participants {
-            conversations: vec![conversation],
-            receivers: online.iter().map(|user| Receiver { user: user.clone(), conversation: 0 }).collect(),
-            ..Participants::default()
-        }
-    }
-}
-
 impl LoadClient {
     pub(crate) fn open(target: &Target, args: &TargetArgs, participants: Participants) -> Result<Self, LabError> {
         let (api_key, token_key) = target.keys();
@@ -97,7 +65,7 @@ impl LoadClient {
         bare: bool,
     ) -> Result<Self, LabError> {
         let link = if args.load_agents.agents.is_empty() {
-            let count = participants.receivers.len() + participants.http_senders + participants.ws_senders.len();
+            let count = participants.connections();
             if count > CONNECTIONS_MAX {
                 return Err(LabError::Usage(format!(
                     "{count} connections: one load client holds {CONNECTIONS_MAX}; more take --agents"
@@ -133,16 +101,8 @@ impl LoadClient {
             } else {
                 (!participants.low_priority).then(|| args.client_core.unwrap_or_else(process::last_core))
             },
-            low_priority: participants.low_priority,
             patience_ms: args.patience.as_millis() as u64,
-            conversations: participants.conversations,
-            receivers: participants.receivers,
-            http_senders: participants.http_senders,
-            ws_senders: participants.ws_senders,
-            mix: participants.mix,
-            server_returns: participants.server_returns,
-            compact: participants.compact,
-            receipts_interval_ms: participants.receipts_interval.map(|interval| interval.as_millis() as u64),
+            participants,
             run_tag: None,
         }))?;
         match load.receive()? {

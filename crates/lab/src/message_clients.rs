@@ -4,7 +4,7 @@
 use crate::{
     LabError,
     corpus::{self, Author},
-    load_client::{LoadClient, Participants},
+    load_client::LoadClient,
     mix::share::MixShare,
     offline_push::OfflinePush,
     options::{SendProtocol, TargetArgs},
@@ -12,7 +12,7 @@ use crate::{
     result::{Check, RunResult},
     server::Target,
     setup,
-    worker_protocol::{Content, Conversation, LoadModel, Phase, Receiver},
+    worker_protocol::{Content, Conversation, LoadModel, Participants, Phase, Receiver},
 };
 use std::{path::PathBuf, time::Duration};
 use tidings_client::{ClientError, http::path_segment};
@@ -24,7 +24,7 @@ use tidings_protocol::{
 };
 
 /// One conversation with many members.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GroupSpec {
     pub(crate) kind: ConversationKind,
     /// Of these, so many are connected during the whole run and receive everything.
@@ -62,7 +62,7 @@ impl GroupSpec {
 }
 
 /// Pairs of users with a direct conversation each.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PairSpec {
     pub(crate) pairs: usize,
     /// Of so many the recipient has no session, and another session of the sender receives.

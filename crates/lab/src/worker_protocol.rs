@@ -10,7 +10,7 @@ use crate::{
     series::{Series, SeriesChange},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// A command to the worker, on its standard input. The worker answers each with one [`WorkerReport`] other than `Progress`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,10 +47,16 @@ pub(crate) struct WorkerConfig {
     pub(crate) bare: bool,
     /// The core that the worker is pinned to.
     pub(crate) core: Option<usize>,
-    /// Run with the lowest priority: for a flood beside which another worker measures.
-    pub(crate) low_priority: bool,
     /// Without progress for so long, missing deliveries count as lost.
     pub(crate) patience_ms: u64,
+    pub(crate) participants: Participants,
+    /// One of several load clients of a run, whose messages all carry this tag; unset: there is no other.
+    pub(crate) run_tag: Option<String>,
+}
+
+/// The conversations, receivers and senders of a worker.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Participants {
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) receivers: Vec<Receiver>,
     /// Connections that send over HTTP.
@@ -60,15 +66,28 @@ pub(crate) struct WorkerConfig {
     /// Operations of the receivers beside plain messages, in the first conversation.
     pub(crate) mix: MixConfig,
     /// Every receiver says once in this interval what it has stored and read; unset: none does.
-    pub(crate) receipts_interval_ms: Option<u64>,
+    pub(crate) receipts_interval: Option<Duration>,
     /// Receivers ask for compact entries.
-    #[serde(default)]
     pub(crate) compact: bool,
+    /// Run with the lowest priority: for a flood beside which another worker measures.
+    pub(crate) low_priority: bool,
     /// The only server may end and come back at its address: connections are tried again until it does.
-    #[serde(default)]
     pub(crate) server_returns: bool,
-    /// One of several load clients of a run, whose messages all carry this tag; unset: there is no other.
-    pub(crate) run_tag: Option<String>,
+}
+
+impl Participants {
+    /// These users are all receivers of one conversation.
+    pub(crate) fn of_group(conversation: Conversation, online: &[String]) -> Self {
+        Participants {
+            conversations: vec![conversation],
+            receivers: online.iter().map(|user| Receiver { user: user.clone(), conversation: 0 }).collect(),
+            ..Participants::default()
+        }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.receivers.len() + self.http_senders + self.ws_senders.len()
+    }
 }
 
 /// What receivers said of how far they have stored and read.

@@ -5,14 +5,14 @@ use crate::{
     LabError,
     delivery_ledger::Audience,
     driver::{self, Driver, DriverClient, DriverClients, DriverTarget},
-    load_client::{LoadClient, Participants},
+    load_client::LoadClient,
     message_clients::{GroupSpec, MessageClients},
     options::TargetArgs,
     process::{self, ServerProcesses},
     server::Target,
     setup,
     topology::broker::{Broker, BrokerKind},
-    worker_protocol::{LoadModel, Outcome},
+    worker_protocol::{LoadModel, Outcome, Participants},
 };
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -22,7 +22,7 @@ use crate::{
     options::AgentsArgs,
     phase_part::{AgentOutcome, PhasePart, Slots},
     process,
-    worker_protocol::{Content, LoadModel, Outcome, Phase, WorkerCommand, WorkerConfig, WorkerReport},
+    worker_protocol::{Content, LoadModel, Outcome, Participants, Phase, WorkerCommand, WorkerConfig, WorkerReport},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use connection::{AgentConnection, AgentEvent, WAIT};
@@ -131,14 +131,14 @@ impl LoadGenerators {
 
     /// Splits the population, prints who gets what, and has all connections opened.
     fn open(&mut self, config: &WorkerConfig) -> Result<(), LabError> {
-        if config.mix.per_message > 0.0 {
+        if config.participants.mix.per_message > 0.0 {
             return Err(LabError::Usage("--mix needs one load client: leave out --agents".into()));
         }
         AgentConnection::check_reach(&self.agents, &config.addresses, "--url")?;
         let is_loopback = config.addresses.iter().all(|address| address.ip().is_loopback());
         let machines: Vec<&Machine> = self.agents.iter().map(|agent| &agent.machine).collect();
         let capacities: Vec<Capacity> = split::capacities(&machines, config.addresses.len(), is_loopback);
-        self.shares = split::shares(config, &capacities)?;
+        self.shares = split::shares(&config.participants, &capacities)?;
         self.weights = capacities.iter().map(|capacity| capacity.weight).collect();
         self.config = config.clone();
         for (agent, share) in self.agents.iter().zip(&self.shares) {
@@ -146,13 +146,14 @@ impl LoadGenerators {
         }
         let run_tag = process::run_tag();
         for (agent, share) in self.agents.iter().zip(&self.shares) {
-            let config = WorkerConfig {
-                receivers: share.receivers.iter().map(|index| config.receivers[*index].clone()).collect(),
+            let all = &config.participants;
+            let participants = Participants {
+                receivers: share.receivers.iter().map(|index| all.receivers[*index].clone()).collect(),
                 http_senders: share.http_senders,
-                ws_senders: config.ws_senders[share.ws_senders.clone()].to_vec(),
-                run_tag: Some(run_tag.clone()),
-                ..config.clone()
+                ws_senders: all.ws_senders[share.ws_senders.clone()].to_vec(),
+                ..all.clone()
             };
+            let config = WorkerConfig { participants, run_tag: Some(run_tag.clone()), ..config.clone() };
             agent.send(&line_of(&WorkerCommand::Open(config))?)?;
         }
         Ok(())
@@ -191,11 +192,11 @@ impl LoadGenerators {
     }
 
     fn new_run(&self, slots: &[Slots], clocks: &[ClockOffset]) -> PhaseRun {
-        let conversations = self.config.conversations.len();
+        let conversations = self.config.participants.conversations.len();
         let agents = self.agents.iter().zip(&self.shares).zip(slots).map(|((agent, share), slots)| {
             let mut receivers = vec![0; conversations.max(1)];
             for index in &share.receivers {
-                receivers[self.config.receivers[*index].conversation] += 1;
+                receivers[self.config.participants.receivers[*index].conversation] += 1;
             }
             AgentPart { address: agent.address.clone(), slots: *slots, receivers }
         });
@@ -210,7 +211,7 @@ impl LoadGenerators {
             };
             RunningPart::new(*clock, outcome)
         });
-        let receivers = (self.config.receivers.len() / conversations.max(1)) as u64;
+        let receivers = (self.config.participants.receivers.len() / conversations.max(1)) as u64;
         PhaseRun::new(parts.collect(), ledger, receivers, Duration::from_millis(self.config.patience_ms))
     }
 
@@ -221,7 +222,7 @@ impl LoadGenerators {
             // A recorded chat keeps its order: one agent sends it.
             Content::Corpus { .. } => 1,
         };
-        let by_session = self.config.ws_senders.len();
+        let by_session = self.config.participants.ws_senders.len();
         if by_session > 0 && by_session != senders {
             return Err(LabError::Usage(format!(
                 "{senders} users send over {by_session} sessions, which agents cannot split"

@@ -1,6 +1,6 @@
 //! Which agent gets which receivers and senders.
 
-use crate::{LabError, agent::machine::Machine, phase_part::Slots, worker_protocol::WorkerConfig};
+use crate::{LabError, agent::machine::Machine, phase_part::Slots, worker_protocol::Participants};
 use std::ops::Range;
 
 /// What each agent has of a population.
@@ -87,10 +87,10 @@ fn ranges(parts: &[usize]) -> Vec<Range<usize>> {
 
 /// Splits a population. With a conversation for each sender, a conversation's receiver is where its sender is, so that one
 /// clock tells its latency; otherwise receivers and senders are split each for themselves.
-pub(super) fn shares(config: &WorkerConfig, capacities: &[Capacity]) -> Result<Vec<Share>, LabError> {
+pub(super) fn shares(participants: &Participants, capacities: &[Capacity]) -> Result<Vec<Share>, LabError> {
     let weights: Vec<f64> = capacities.iter().map(|capacity| capacity.weight).collect();
-    let http_senders = split(config.http_senders, &weights);
-    let ws_senders = ranges(&split(config.ws_senders.len(), &weights));
+    let http_senders = split(participants.http_senders, &weights);
+    let ws_senders = ranges(&split(participants.ws_senders.len(), &weights));
     let mut shares: Vec<Share> = http_senders
         .into_iter()
         .zip(ws_senders)
@@ -101,16 +101,16 @@ pub(super) fn shares(config: &WorkerConfig, capacities: &[Capacity]) -> Result<V
         .zip(&shares)
         .map(|(capacity, share)| capacity.connections_max.saturating_sub(share.senders()))
         .collect();
-    let conversations = config.conversations.len();
+    let conversations = participants.conversations.len();
     if conversations > 1 && shares.iter().any(|share| share.senders() > 0) {
         let slots = slots(&shares, &weights, conversations);
-        for (index, receiver) in config.receivers.iter().enumerate() {
+        for (index, receiver) in participants.receivers.iter().enumerate() {
             let owner = slots.iter().position(|slots| slots.nth(receiver.conversation as u64).is_some());
             shares[owner.unwrap_or(0)].receivers.push(index);
         }
     } else {
-        let parts = split_within(config.receivers.len(), &weights, &room);
-        let parts = parts.unwrap_or_else(|| split(config.receivers.len(), &weights));
+        let parts = split_within(participants.receivers.len(), &weights, &room);
+        let parts = parts.unwrap_or_else(|| split(participants.receivers.len(), &weights));
         for (share, range) in shares.iter_mut().zip(ranges(&parts)) {
             share.receivers = range.collect();
         }
@@ -118,7 +118,7 @@ pub(super) fn shares(config: &WorkerConfig, capacities: &[Capacity]) -> Result<V
     if shares.iter().zip(&room).all(|(share, room)| share.receivers.len() <= *room) {
         Ok(shares)
     } else {
-        let count = config.receivers.len() + config.http_senders + config.ws_senders.len();
+        let count = participants.connections();
         let bounds: Vec<usize> = capacities.iter().map(|capacity| capacity.connections_max).collect();
         Err(LabError::Usage(format!("{count} connections: the agents hold {bounds:?}")))
     }
@@ -147,16 +147,16 @@ mod tests {
     use super::*;
     use crate::worker_protocol::{Conversation, Receiver};
 
-    fn config(conversations: usize, receivers: usize, http_senders: usize, ws_senders: usize) -> WorkerConfig {
+    fn config(conversations: usize, receivers: usize, http_senders: usize, ws_senders: usize) -> Participants {
         let receiver = |index: usize| Receiver { user: format!("u{index}"), conversation: index % conversations };
-        WorkerConfig {
+        Participants {
             conversations: (0..conversations)
                 .map(|index| Conversation { id: format!("c{index}"), base_seq: 0 })
                 .collect(),
             receivers: (0..receivers).map(receiver).collect(),
             http_senders,
             ws_senders: (0..ws_senders).map(|index| format!("s{index}")).collect(),
-            ..WorkerConfig::default()
+            ..Participants::default()
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{
     LabError,
     bare_load::BareLoad,
     devices::{bare_accept::BareAccept, worker_protocol::DeviceCommand},
+    message_clients::GroupSpec,
     options::TargetArgs,
     process::monotonic_ns,
     result::{Check, RunResult, Summary, Table},
@@ -52,7 +53,7 @@ impl<'a> Baseline<'a> {
             Some(Members::Devices(devices)) => {
                 Baseline::Storm { devices, listeners: plan.server.gateways.max(plan.server.listeners.len()).max(1) }
             }
-            Some(Members::Conversation { online, senders, texts, .. }) => {
+            Some(Members::Conversation(GroupSpec { online, senders, .. }, texts)) => {
                 let (members, body_bytes) = (*online, texts.body_bytes);
                 match work.lab_sustains {
                     None => Baseline::Rounds { receivers: members, model, body_bytes },

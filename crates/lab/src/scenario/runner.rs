@@ -18,7 +18,9 @@ use super::{
 use crate::{
     LabError,
     driver::Driver,
-    interrupt, offline_push,
+    interrupt,
+    message_clients::PairSpec,
+    offline_push,
     options::TargetArgs,
     otlp,
     rate_profile::RateProfile,
@@ -273,8 +275,8 @@ impl Stage<'_> {
         let Worker::Population(name) = worker else { return false };
         matches!(
             self.plan.populations[name].members,
-            Members::Conversation { .. }
-                | Members::Direct { .. }
+            Members::Conversation(..)
+                | Members::Pairs(PairSpec { are_open: true, .. }, _)
                 | Members::Connections { .. }
                 | Members::PopupUsers(_)
         )

@@ -84,22 +84,23 @@ impl Receivers for ConnectionPool {
 impl ConnectionPool {
     pub(crate) fn new(config: &WorkerConfig, reactor: Reactor, shared: &mut SharedState) -> Result<Self, LabError> {
         let mut roles = Vec::new();
-        for conversation in &config.conversations {
+        let participants = &config.participants;
+        for conversation in &participants.conversations {
             shared.verifier.add_conversation(conversation.id.clone(), conversation.base_seq);
         }
-        for receiver in &config.receivers {
+        for receiver in &participants.receivers {
             let index = shared.verifier.add_receiver(receiver.conversation);
             roles.push(Role::Receiver { index, user: receiver.user.clone(), operations: Vec::new() });
         }
-        for user in &config.ws_senders {
+        for user in &participants.ws_senders {
             roles.push(Role::WsSender { user: user.clone(), in_flight: VecDeque::new() });
         }
-        roles.extend((0..config.http_senders).map(|_| Role::HttpSender { in_flight: Vec::new() }));
+        roles.extend((0..participants.http_senders).map(|_| Role::HttpSender { in_flight: Vec::new() }));
         let mut pool = ConnectionPool {
             reactor,
             connections: Vec::with_capacity(roles.len()),
             addresses: config.addresses.clone(),
-            server_returns: config.server_returns,
+            server_returns: participants.server_returns,
             silence_timeout_ns: config.silence_timeout_ms.map(|ms| ms * 1_000_000),
             last_silence_check_at: 0,
             api_key: config.api_key.clone(),

@@ -31,7 +31,7 @@ pub(super) fn compare(
     if !shared.mix.is_on() {
         return Ok(());
     }
-    let base_seq = config.conversations.first().map_or(0, |conversation| conversation.base_seq);
+    let base_seq = config.participants.conversations.first().map_or(0, |conversation| conversation.base_seq);
     let mut last_error = String::new();
     for address in &config.addresses {
         let mut http = HttpClient::new(*address, config.api_key.clone());

@@ -70,24 +70,25 @@ fn run_commands() -> Result<(), LabError> {
     reactor.wait_precisely()?;
     let inbox = commands(&reactor)?;
     let Ok(WorkerCommand::Open(config)) = inbox.recv() else { return Ok(()) };
+    let participants = &config.participants;
     if let Some(core) = config.core {
         process::pin_to_core(core)?;
     }
-    if config.low_priority {
+    if participants.low_priority {
         process::lower_priority()?;
     }
     let is_shared = config.run_tag.is_some();
     let tag = config.run_tag.clone().unwrap_or_else(process::run_tag);
-    let users = config.receivers.iter().map(|receiver| receiver.user.clone()).collect();
-    let conversation = config.conversations.first().map_or("", |conversation| &conversation.id);
-    let mix = MixedTraffic::new(config.mix.clone(), &tag, conversation, users);
-    let sent_messages = SentMessages::new(tag, &config.conversations);
-    let conversations = config.conversations.iter().map(|conversation| conversation.id.clone()).collect();
-    let conversation_of: Vec<usize> = config.receivers.iter().map(|receiver| receiver.conversation).collect();
-    let receipts = ReceiptTeller::new(config.receipts_interval_ms, conversations, &conversation_of);
+    let users = participants.receivers.iter().map(|receiver| receiver.user.clone()).collect();
+    let conversation = participants.conversations.first().map_or("", |conversation| &conversation.id);
+    let mix = MixedTraffic::new(participants.mix.clone(), &tag, conversation, users);
+    let sent_messages = SentMessages::new(tag, &participants.conversations);
+    let conversations = participants.conversations.iter().map(|conversation| conversation.id.clone()).collect();
+    let conversation_of: Vec<usize> = participants.receivers.iter().map(|receiver| receiver.conversation).collect();
+    let receipts = ReceiptTeller::new(participants.receipts_interval, conversations, &conversation_of);
     let mut shared = SharedState::new(config.token_key.clone(), sent_messages, mix, receipts);
-    shared.compact = config.compact;
-    shared.has_other_servers = config.addresses.len() > 1 || config.server_returns;
+    shared.compact = participants.compact;
+    shared.has_other_servers = config.addresses.len() > 1 || participants.server_returns;
     if is_shared {
         // The agent may be killed while this process opens connections and reads no commands.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
@@ -98,9 +99,9 @@ fn run_commands() -> Result<(), LabError> {
     let mut pool = open_all(&config, reactor, &mut shared)?;
     report(&WorkerReport::Opened { seconds: started.elapsed().as_secs_f64() });
     // Of several load clients each has receivers of some conversations only.
-    let conversations: HashSet<usize> = config.receivers.iter().map(|receiver| receiver.conversation).collect();
-    let conversations = if is_shared { conversations.len() } else { config.conversations.len() };
-    let receivers = (config.receivers.len() / conversations.max(1)) as u64;
+    let conversations: HashSet<usize> = participants.receivers.iter().map(|receiver| receiver.conversation).collect();
+    let conversations = if is_shared { conversations.len() } else { participants.conversations.len() };
+    let receivers = (participants.receivers.len() / conversations.max(1)) as u64;
     loop {
         match inbox.try_recv() {
             Ok(WorkerCommand::Run(phase)) => {

@@ -3,6 +3,7 @@
 
 use super::{receivers::Receivers, verifier::Verifier};
 use crate::worker_protocol::ReceiptCounts;
+use std::time::Duration;
 use tidings_protocol::frames::ClientFrame;
 
 /// References of read marks begin here, above those of operations of the mix.
@@ -29,10 +30,10 @@ struct Mark {
 
 impl ReceiptTeller {
     /// `receivers`: the conversation of each.
-    pub(crate) fn new(interval_ms: Option<u64>, conversations: Vec<String>, receivers: &[usize]) -> Self {
+    pub(crate) fn new(interval: Option<Duration>, conversations: Vec<String>, receivers: &[usize]) -> Self {
         let mark = |conversation: &usize| Mark { conversation: *conversation, accepted_seq: 0, asked_seq: None };
         ReceiptTeller {
-            interval_ns: interval_ms.map(|ms| ms.max(1) * 1_000_000),
+            interval_ns: interval.map(|interval| interval.max(Duration::from_millis(1)).as_nanos() as u64),
             conversations,
             marks: receivers.iter().map(mark).collect(),
             next: 0,

@@ -3,6 +3,7 @@
 use super::population::{DeviceSpec, Members, Population};
 use crate::{
     devices::device_counts::PUSHES_MAX,
+    message_clients::PairSpec,
     rate_profile::{BurstTimes, RateProfile},
     scenario::{file::WorkFile, values::RateFile},
     toml_file::Mistake,
@@ -140,14 +141,16 @@ pub(super) fn check_load(
         return refuse("beside a rate that runs until it breaks, other work runs at a constant rate".into());
     }
     match (&population.members, load) {
-        (Members::NewConversations { pairs, .. }, Load::Planned(profile)) => {
+        (Members::Pairs(PairSpec { are_open: false, pairs, .. }, _), Load::Planned(profile)) => {
             if profile.messages() > *pairs as u64 {
                 refuse(format!("{} conversations are opened, and there are {pairs} pairs", profile.messages()))
             } else {
                 Ok(())
             }
         }
-        (Members::NewConversations { .. }, _) => refuse("conversations are opened at a rate that is planned".into()),
+        (Members::Pairs(PairSpec { are_open: false, .. }, _), _) => {
+            refuse("conversations are opened at a rate that is planned".into())
+        }
         (Members::Connections { devices: DeviceSpec { devices: users, .. }, stay }, Load::Planned(profile)) => {
             let open = stay.map_or(profile.messages() as f64, |stay| profile.highest() * stay.as_secs_f64());
             if open.min(profile.messages() as f64) > *users as f64 {
@@ -185,6 +188,6 @@ pub(super) fn check_load(
         (Members::Streams(_), _) => refuse("messages grow at a constant rate".into()),
         (Members::Chat(_), Load::Replay { .. }) => Ok(()),
         (Members::Chat(_), _) | (_, Load::Replay { .. }) => refuse("a chat, and nothing else, takes `replay`".into()),
-        (Members::Conversation { .. } | Members::Direct { .. } | Members::PopupUsers(_), _) => Ok(()),
+        (Members::Conversation(..) | Members::Pairs(..) | Members::PopupUsers(_), _) => Ok(()),
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod script;
 use super::file::{CommandFile, ScenarioFile, ServerFile};
 use crate::{
     ParsedCommand,
+    message_clients::PairSpec,
     offline_push::{OfflineVia, fake_hook::HookMode},
     options,
     result::Threshold,
@@ -228,7 +229,7 @@ fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<()
     let uses = used.iter().filter(|worker| **worker == &Worker::Population(name.to_owned())).count();
     match (uses, &population.members) {
         (0, _) => Err(format!("no phase has work for the population `{name}`")),
-        (2.., Members::NewConversations { .. } | Members::Chat(_) | Members::Streams(_)) => {
+        (2.., Members::Pairs(PairSpec { are_open: false, .. }, _) | Members::Chat(_) | Members::Streams(_)) => {
             Err("these users do their work once: each task needs a population of its own".into())
         }
         _ => Ok(()),

@@ -207,7 +207,7 @@ impl PhaseFrame<'_> {
             Load::Planned(profile) => profile.is_constant(),
             load => matches!(load, Load::Max { .. }),
         };
-        if !matches!(members, Some(Members::Conversation { .. })) || !is_steady {
+        if !matches!(members, Some(Members::Conversation(..))) || !is_steady {
             let what =
                 "only a group or an official account at a constant rate, or at `\"max\"`, can be run on a bare loop";
             return Err(Mistake::at(factor.span(), what));
@@ -223,7 +223,7 @@ impl PhaseFrame<'_> {
         let members = self.populations.get(name).map(|population| &population.members);
         matches!(
             (members, load),
-            (Some(Members::Conversation { .. }), Load::Rounds { .. }) | (Some(Members::Devices(_)), Load::Reconnect)
+            (Some(Members::Conversation(..)), Load::Rounds { .. }) | (Some(Members::Devices(_)), Load::Reconnect)
         )
     }
 

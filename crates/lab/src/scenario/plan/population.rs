@@ -5,13 +5,13 @@ use super::keys::{Keys, PIPELINE};
 use crate::{
     client_engine::{device::DeviceProtocol, http::ConnectionUse},
     devices::invalid_frames::VECTORS,
-    message_clients::ChatSpec,
+    message_clients::{ChatSpec, GroupSpec, PairSpec},
     mix::share::MixShare,
-    options::SendProtocol,
     scenario::file::{PopulationFile, PopulationKind},
     toml_file::{Mistake, Time},
 };
 use std::{path::PathBuf, time::Duration};
+use tidings_protocol::http::ConversationKind;
 use toml::Spanned;
 
 /// A population whose keys go together.
@@ -24,32 +24,9 @@ pub(crate) struct Population {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Members {
-    Conversation {
-        official: bool,
-        members: usize,
-        online: usize,
-        senders: usize,
-        via: SendProtocol,
-        /// Every member online says once in this interval what it has stored and read.
-        receipts: Option<Duration>,
-        /// The members' clients ask for compact entries.
-        compact: bool,
-        texts: Texts,
-    },
-    Direct {
-        pairs: usize,
-        /// Of so many the recipient is offline, and another session of the sender receives.
-        offline: usize,
-        senders: usize,
-        via: SendProtocol,
-        texts: Texts,
-    },
-    /// Pairs of users without a conversation: the message opens it.
-    NewConversations {
-        pairs: usize,
-        senders: usize,
-        texts: Texts,
-    },
+    Conversation(GroupSpec, Texts),
+    /// Users by twos, with a conversation or without one: then the message opens it.
+    Pairs(PairSpec, Texts),
     /// Devices that are bound while the phase lasts.
     Devices(DeviceSpec),
     /// Users whose connections come and go.
@@ -152,10 +129,7 @@ impl DeviceSpec {
 impl Population {
     /// Whether its work is done by load clients for messages, which agents can start.
     pub(crate) fn sends_messages(&self) -> bool {
-        matches!(
-            self.members,
-            Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } | Members::Chat(_)
-        )
+        self.members.send_messages()
     }
 
     /// Whether agents can start its load clients.
@@ -178,17 +152,13 @@ impl Population {
 
     /// Whether a driver can load it: conversations that there are from the beginning.
     pub(crate) fn can_be_driven(&self) -> bool {
-        matches!(self.members, Members::Conversation { .. } | Members::Direct { .. })
+        matches!(self.members, Members::Conversation(..) | Members::Pairs(PairSpec { are_open: true, .. }, _))
     }
 
     pub(crate) fn of(written: &Spanned<PopulationFile>) -> Result<Self, Mistake> {
         let (mut keys, kind) = Keys::of(written)?;
         let members = Members::of(kind, &mut keys)?;
-        let has_background = matches!(
-            members,
-            Members::Conversation { .. } | Members::Direct { .. } | Members::NewConversations { .. } | Members::Chat(_)
-        );
-        let background = has_background && keys.get("background")?.unwrap_or(false);
+        let background = members.send_messages() && keys.get("background")?.unwrap_or(false);
         keys.refuse_others()?;
         Ok(Population { members, background })
     }
@@ -201,12 +171,13 @@ impl Members {
             PopulationKind::Direct => {
                 let pairs = keys.needed("pairs")?;
                 let (offline, senders) = (keys.offline_of(pairs)?, keys.senders()?);
-                Members::Direct { pairs, offline, senders, via: keys.send_protocol()?, texts: keys.texts()? }
+                let via = keys.send_protocol()?;
+                Members::Pairs(PairSpec { offline, via, ..PairSpec::of(pairs, senders) }, keys.texts()?)
             }
             PopulationKind::NewConversations => {
                 let (pairs, senders) = (keys.needed("pairs")?, keys.senders()?);
                 let texts = Texts { body_bytes: keys.body_bytes()?, pipeline: PIPELINE };
-                Members::NewConversations { pairs, senders, texts }
+                Members::Pairs(PairSpec { are_open: false, ..PairSpec::of(pairs, senders) }, texts)
             }
             PopulationKind::Devices => {
                 let devices = keys.needed("devices")?;
@@ -291,15 +262,19 @@ impl Members {
                 return Err(Mistake::at(online.span(), what));
             }
         }
-        Ok(Members::Conversation {
-            official: kind == PopulationKind::Official,
-            members,
-            online: online.map_or(members - offline, Spanned::into_inner),
-            senders: keys.senders()?,
+        let is_official = kind == PopulationKind::Official;
+        let online = online.map_or(members - offline, Spanned::into_inner);
+        let spec = GroupSpec {
+            kind: if is_official { ConversationKind::Official } else { ConversationKind::Group },
             via: keys.send_protocol()?,
-            receipts: keys.time("receipts")?,
+            receipts_interval: keys.time("receipts")?,
             compact: keys.get("compact")?.unwrap_or(false),
-            texts: keys.texts()?,
-        })
+            ..GroupSpec::of(members, online, keys.senders()?)
+        };
+        Ok(Members::Conversation(spec, keys.texts()?))
+    }
+
+    fn send_messages(&self) -> bool {
+        matches!(self, Members::Conversation(..) | Members::Pairs(..) | Members::Chat(_))
     }
 }

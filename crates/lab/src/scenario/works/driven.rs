@@ -42,8 +42,8 @@ impl DrivenWorker {
         lag_max: Duration,
     ) -> Result<Self, LabError> {
         let (audience, receivers, senders, texts) = match population.members {
-            Members::Conversation { online, senders, texts, .. } => (Audience::Everybody, online, senders, texts),
-            Members::Direct { pairs, senders, texts, .. } => (Audience::Pairs, pairs, senders, texts),
+            Members::Conversation(group, texts) => (Audience::Everybody, group.online, group.senders, texts),
+            Members::Pairs(spec, texts) if spec.are_open => (Audience::Pairs, spec.pairs, spec.senders, texts),
             _ => {
                 return Err(LabError::Usage(
                     "a driver loads groups, official accounts and direct conversations".into(),

@@ -16,7 +16,6 @@ use crate::{
     worker_protocol::{LoadModel, Outcome},
 };
 use std::time::Duration;
-use tidings_protocol::http::ConversationKind;
 
 /// A population's conversations, with the load client that sends to them and receives from them.
 pub(crate) struct MessageWorker {
@@ -31,26 +30,12 @@ impl MessageWorker {
         let Surroundings { target, args, has_faults: server_returns, .. } = *around;
         let low_priority = population.background;
         let (clients, texts) = match &population.members {
-            Members::Conversation { official, members, online, senders, via, receipts, compact, texts } => {
-                let spec = GroupSpec {
-                    kind: if *official { ConversationKind::Official } else { ConversationKind::Group },
-                    via: *via,
-                    receipts_interval: *receipts,
-                    compact: *compact,
-                    low_priority,
-                    server_returns,
-                    ..GroupSpec::of(*members, *online, *senders)
-                };
+            Members::Conversation(spec, texts) => {
+                let spec = GroupSpec { low_priority, server_returns, ..*spec };
                 (MessageClients::group(target, args, &spec)?, *texts)
             }
-            Members::Direct { pairs, offline, senders, via, texts } => {
-                let of = PairSpec::of(*pairs, *senders);
-                let spec = PairSpec { offline: *offline, via: *via, low_priority, server_returns, ..of };
-                (MessageClients::pairs(target, args, &spec)?, *texts)
-            }
-            Members::NewConversations { pairs, senders, texts } => {
-                let of = PairSpec::of(*pairs, *senders);
-                let spec = PairSpec { are_open: false, low_priority, server_returns, ..of };
+            Members::Pairs(spec, texts) => {
+                let spec = PairSpec { low_priority, server_returns, ..*spec };
                 (MessageClients::pairs(target, args, &spec)?, *texts)
             }
             Members::Chat(chat) => {

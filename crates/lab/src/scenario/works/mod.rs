@@ -138,10 +138,7 @@ impl WorkerClient {
             return Ok(WorkerClient::Driven(worker));
         }
         Ok(match &population.members {
-            Members::Conversation { .. }
-            | Members::Direct { .. }
-            | Members::NewConversations { .. }
-            | Members::Chat(_) => {
+            Members::Conversation(..) | Members::Pairs(..) | Members::Chat(_) => {
                 let worker = MessageWorker::open(around, population)?;
                 WorkerClient::Messages(Box::new(worker))
             }
