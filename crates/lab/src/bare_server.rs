@@ -9,7 +9,6 @@ use std::{
     io::{self, ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     process::ExitCode,
-    time::{SystemTime, UNIX_EPOCH},
 };
 use tidings_protocol::{
     entry::Entry,
@@ -84,7 +83,7 @@ fn serve(args: &BareServerArgs) -> io::Result<()> {
         for number in events.iter().map(|event| event.token().0) {
             for request in senders[number].requests()? {
                 seq += 1;
-                let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+                let at = process::unix_ms();
                 let receipt = SendReceipt { conversation: args.conversation.clone(), seq, at, duplicate: false };
                 entries.push(entry_of(&receipt, request));
                 answers.push((number, receipt));

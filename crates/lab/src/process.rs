@@ -166,10 +166,14 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Milliseconds since 1970 UTC.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
 /// A short text that differs between runs.
 pub(crate) fn run_tag() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-    format!("{:x}{:x}", now & 0xfff_ffff_ffff, std::process::id())
+    format!("{:x}{:x}", unix_ms() & 0xfff_ffff_ffff, std::process::id())
 }
 
 #[cfg(test)]

@@ -5,16 +5,14 @@ use super::{
     nodes::Nodes,
     push_verifier::PushVerifier,
 };
+use crate::devices::push_body;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::index};
-use serde_json::value::RawValue;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
-use tidings_protocol::http::{PushAccepted, PushPriority, PushRequest, PushTo};
+use tidings_protocol::http::{PushAccepted, PushTo};
 
-/// Longer than any run.
-const LIFETIME_S: u64 = 24 * 3600;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The most guests that one push is addressed to.
 const GUESTS_MAX: usize = 3;
@@ -55,24 +53,10 @@ impl PushRequester<'_> {
     fn request_until_accepted(&self, chosen: &[usize], nodes: &mut Nodes<'_>) {
         let devices = chosen.iter().flat_map(|guest| Guests::devices_of(*guest)).collect();
         let (number, id, body) = self.push_verifier.register(devices, |device| self.guests.is_push_target(device));
-        let body = match RawValue::from_string(body) {
-            Ok(body) => body,
+        let users = chosen.iter().map(|guest| self.guests.names()[*guest].clone()).collect();
+        let request = match push_body::request(PushTo { users, ..PushTo::default() }, id, body) {
+            Ok(request) => request,
             Err(error) => return self.push_verifier.record_failure(number, &error.to_string()),
-        };
-        let request = PushRequest {
-            to: PushTo {
-                users: chosen.iter().map(|guest| self.guests.names()[*guest].clone()).collect(),
-                ..PushTo::default()
-            },
-            content_type: "bench".into(),
-            body,
-            ttl_s: Some(LIFETIME_S),
-            collapse_key: None,
-            priority: PushPriority::Normal,
-            send_at: None,
-            dry_run: false,
-            client_push_id: Some(id),
-            fallback: None,
         };
         let retried = |why: &str| self.push_verifier.record_retry(why);
         match nodes.until_accepted(self.node, |http| http.post::<PushAccepted>("/v1/push", &request), retried) {

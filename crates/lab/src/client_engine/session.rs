@@ -5,7 +5,8 @@ use super::{
     websocket::{Message, WebSocket, put_text},
 };
 use serde::Deserialize;
-use std::time::Duration;
+use serde_json::value::RawValue;
+use std::{borrow::Cow, time::Duration};
 use tidings_client::token;
 use tidings_protocol::frames::{Attention, Bind, ClientFrame};
 
@@ -16,6 +17,50 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Of a frame that cannot be read, in an error.
 const SHOWN_BYTES: usize = 200;
+
+/// A frame of the server, as far as sessions read it whose entries are not verified one by one.
+#[derive(Debug, Deserialize)]
+pub(crate) struct FrameView<'a> {
+    pub(crate) t: &'a str,
+    #[serde(rename = "ref")]
+    pub(crate) reference: Option<u64>,
+    #[serde(borrow)]
+    pub(crate) code: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) message: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) cursor: Option<Cow<'a, str>>,
+    pub(crate) resume: Option<Resume>,
+    pub(crate) offset: Option<usize>,
+    #[serde(borrow)]
+    pub(crate) text: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub(crate) results: Vec<Sent>,
+    #[serde(borrow, default)]
+    pub(crate) entries: Vec<EntryHead<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Resume {
+    pub(crate) complete: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Sent {
+    #[serde(rename = "ref")]
+    pub(crate) reference: u64,
+    pub(crate) seq: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct EntryHead<'a> {
+    #[serde(borrow)]
+    pub(crate) conversation: Cow<'a, str>,
+    pub(crate) seq: u64,
+    pub(crate) kind: &'a str,
+    #[serde(borrow)]
+    pub(crate) body: &'a RawValue,
+}
 
 /// A user's token for the whole run.
 pub(crate) fn user_token(token_key: &str, user: &str) -> String {

@@ -1,4 +1,27 @@
-//! The body of the lab's pushes: the run's tag, the push's number, and the time of its request.
+//! The lab's pushes. Their body: the run's tag, the push's number, and the time of its request.
+
+use serde_json::value::RawValue;
+use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
+
+/// Longer than any run, so that nothing expires.
+const LIFETIME_S: u64 = 24 * 3600;
+
+/// A push under this id of the caller's own.
+pub(crate) fn request(to: PushTo, id: String, body: String) -> std::io::Result<PushRequest> {
+    Ok(PushRequest {
+        to,
+        content_type: "bench".into(),
+        // Raw JSON: devices compare it byte by byte.
+        body: RawValue::from_string(body)?,
+        ttl_s: Some(LIFETIME_S),
+        collapse_key: None,
+        priority: PushPriority::Normal,
+        send_at: None,
+        dry_run: false,
+        client_push_id: Some(id),
+        fallback: None,
+    })
+}
 
 /// `at_us` is a time of the monotonic clock, which all processes of a machine share.
 pub(crate) fn format(tag: &str, number: usize, at_us: u64) -> String {

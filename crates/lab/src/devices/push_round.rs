@@ -12,15 +12,12 @@ use crate::{
     result::{Check, filled},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use std::time::{Duration, Instant};
 use tidings_client::http::HttpClient;
-use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
+use tidings_protocol::http::PushTo;
 
 /// The interval at which a push's status is read: the precision of the time to the last acknowledgement.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
-/// Longer than any run, so that nothing expires.
-const LIFETIME_S: u64 = 24 * 3600;
 
 /// A push that the server accepted.
 #[derive(Debug, Clone, Serialize)]
@@ -57,21 +54,9 @@ struct PushStatus {
 /// Requests push `number` of the run, to every device.
 pub(crate) fn request_push(http: &mut HttpClient, tag: &str, number: usize) -> Result<AcceptedPush, LabError> {
     let asked_ns = monotonic_ns();
+    let to = PushTo { all: true, ..PushTo::default() };
     let body = push_body::format(tag, number, asked_ns / 1000);
-    let body = RawValue::from_string(body).map_err(std::io::Error::from)?;
-    let request = PushRequest {
-        to: PushTo { all: true, ..PushTo::default() },
-        content_type: "bench".into(),
-        // Raw JSON: devices compare it byte by byte.
-        body,
-        ttl_s: Some(LIFETIME_S),
-        collapse_key: None,
-        priority: PushPriority::Normal,
-        send_at: None,
-        dry_run: false,
-        client_push_id: Some(format!("{tag}-{number}")),
-        fallback: None,
-    };
+    let request = push_body::request(to, format!("{tag}-{number}"), body)?;
     let accepted: PushAccepted = http.post("/v1/push", &request)?;
     Ok(AcceptedPush { number, id: accepted.push, targets: accepted.targets, asked_ns, answered_ns: monotonic_ns() })
 }

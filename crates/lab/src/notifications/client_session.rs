@@ -3,11 +3,9 @@
 use super::participants::AckHabit;
 use crate::client_engine::{
     ConnectionError,
-    session::{bind_of, parse, put_frame, user_token},
+    session::{FrameView, bind_of, parse, put_frame, user_token},
     websocket::WebSocket,
 };
-use serde::Deserialize;
-use std::borrow::Cow;
 use tidings_protocol::frames::{Attention, Bind, ClientFrame};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,34 +59,6 @@ pub(super) struct ClientSession {
     pub(super) unstored_since: u64,
 }
 
-#[derive(Deserialize)]
-struct Frame<'a> {
-    t: &'a str,
-    #[serde(rename = "ref")]
-    reference: Option<u64>,
-    #[serde(borrow)]
-    cursor: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    entries: Vec<EntryHead<'a>>,
-    #[serde(borrow)]
-    code: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    message: Option<Cow<'a, str>>,
-    resume: Option<Resume>,
-}
-
-#[derive(Deserialize)]
-struct EntryHead<'a> {
-    #[serde(borrow)]
-    conversation: Cow<'a, str>,
-    seq: u64,
-}
-
-#[derive(Deserialize)]
-struct Resume {
-    complete: bool,
-}
-
 impl ClientSession {
     pub(super) fn new(habit: AckHabit) -> ClientSession {
         ClientSession { habit, ..ClientSession::default() }
@@ -122,7 +92,7 @@ impl ClientSession {
     }
 }
 
-fn hear(frame: Frame<'_>, cursor: &mut Option<String>) -> Option<ServerAnswer> {
+fn hear(frame: FrameView<'_>, cursor: &mut Option<String>) -> Option<ServerAnswer> {
     if let Some(newer) = &frame.cursor {
         *cursor = Some(newer.clone().into_owned());
     }

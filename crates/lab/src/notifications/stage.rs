@@ -4,6 +4,7 @@ use super::participants::{Participants, device_name};
 use crate::{
     LabError,
     offline_push::{fake_providers::FakeProviders, register},
+    process,
     server::Target,
     setup,
 };
@@ -49,8 +50,7 @@ pub(crate) fn set_up(target: &Target, participants: &Participants, providers: &F
 
 /// A daily window that covers the next hours: it ends twelve hours from now and begins twelve hours before.
 fn quiet_window() -> serde_json::Value {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let minutes = now.as_secs() / 60;
+    let minutes = process::unix_ms() / 60_000;
     let clock = |minutes: u64| format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60);
     json!({ "start": clock(minutes + 12 * 60 + 1), "end": clock(minutes + 12 * 60), "time_zone": "UTC" })
 }

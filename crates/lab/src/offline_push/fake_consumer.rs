@@ -10,6 +10,7 @@ use crate::{
     LabError, interrupt,
     latency::{Latencies, Percentiles},
     lock::lock,
+    process,
     result::{Check, RunResult, Table},
     server::Target,
 };
@@ -18,7 +19,7 @@ use serde_json::json;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 use tidings_protocol::{
     http::{EventConsumer, PutEventConsumer, PutEventWebhook},
@@ -75,7 +76,7 @@ impl Handler for Hook {
         if events.iter().any(|event| self.is_failing(event.subject)) {
             return Ok(Some(Answer::empty(500)));
         }
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let now_ms = process::unix_ms();
         let mut taken = lock(&self.taken);
         for Event { subject, data: Entry { seq, at } } in events {
             let newest = taken.newest.insert(subject.to_owned(), seq).unwrap_or(0);

@@ -4,7 +4,7 @@ use super::{
     catalogue::Catalogue,
     mix::{EVENT_KINDS, VariantCounts},
 };
-use crate::{LabError, problems::Problems};
+use crate::{LabError, problems::Problems, process};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 use tidings_client::http::HttpClient;
@@ -73,7 +73,7 @@ impl Balance {
 pub(crate) fn hours_of(http: &mut HttpClient, popup: &str) -> Result<Vec<PopupHour>, LabError> {
     // A run takes minutes: a day around it is enough.
     const HALF_DAY_MS: u64 = 12 * 60 * 60 * 1000;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+    let now = process::unix_ms();
     let path = format!("/v1/popups/{popup}/counts?from={}&to={}", now.saturating_sub(HALF_DAY_MS), now + HALF_DAY_MS);
     Ok(http.get::<tidings_protocol::http::PopupCounts>(&path)?.hours)
 }

@@ -134,8 +134,7 @@ fn configure(http: &mut HttpClient) -> Result<(), LabError> {
 
 /// A time zone in which it is about noon, so that no day ends during the run and resets daily caps.
 fn time_zone_at_noon() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let ahead = 12 - (now / 3600 % 24) as i64;
+    let ahead = 12 - (process::unix_ms() / 3_600_000 % 24) as i64;
     // In these names the sign is reversed: `Etc/GMT-1` is ahead of Greenwich.
     format!("Etc/GMT{}{}", if ahead > 0 { '-' } else { '+' }, ahead.abs())
 }

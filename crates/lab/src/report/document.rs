@@ -13,7 +13,7 @@ use crate::{
     result::{RunResult, Verdict, parts::parts_of, thresholds},
 };
 use serde_json::{Value, json};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// Options whose values are secrets.
 const SECRET_OPTIONS: [&str; 3] = ["--api-key", "--token-key", "--agent-token"];
@@ -39,7 +39,7 @@ impl<'a> RunReport<'a> {
         Ok(RunReport {
             output,
             id: process::run_tag(),
-            started_at_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+            started_at_ms: process::unix_ms(),
             started: Instant::now(),
             machine: machine::describe(),
             before: MachineCounters::read(),

@@ -1,15 +1,15 @@
 //! One connection of the worker, and how it reads what arrives: batches of entries for receivers, answers for senders.
 
-use super::{sent_messages::json_string, shared_state::SharedState};
+use super::shared_state::SharedState;
 use crate::client_engine::{
     self,
     http::parse_answer,
-    session::{self, bind_of, put_frame, user_token},
+    session::{self, Sent, bind_of, parse, put_frame, user_token},
     websocket::WebSocket,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::{borrow::Cow, collections::VecDeque, io};
+use std::{collections::VecDeque, io};
 use tidings_protocol::{
     frames::{Bind, ClientFrame, ServerFrame},
     http::Problem,
@@ -263,10 +263,6 @@ impl Client {
             entries: Vec<&'a RawValue>,
             more: bool,
         }
-        #[derive(Deserialize)]
-        struct Seq {
-            seq: u64,
-        }
         let Role::Receiver { index, .. } = self.role else { return Ok(()) };
         let page: Page<'_> = parse(payload)?;
         let now = shared.now();
@@ -280,7 +276,7 @@ impl Client {
         if let Some(last) = page.entries.last()
             && page.more
         {
-            let last: Seq = parse(last.get().as_bytes())?;
+            let last: ReceiptView = parse(last.get().as_bytes())?;
             request_history(out, page.conversation, last.seq + 1, page.to_seq);
         }
         Ok(())
@@ -366,14 +362,7 @@ fn request_history(out: &mut Vec<u8>, conversation: String, from_seq: u64, to_se
 
 #[derive(Deserialize)]
 struct SentView {
-    results: Vec<SentOne>,
-}
-
-#[derive(Deserialize)]
-struct SentOne {
-    #[serde(rename = "ref")]
-    reference: u64,
-    seq: u64,
+    results: Vec<Sent>,
 }
 
 #[derive(Deserialize)]
@@ -390,11 +379,4 @@ struct BatchView {
 struct ResultView {
     seq: Option<u64>,
     error: Option<Problem>,
-}
-
-fn parse<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, ConnectionError> {
-    serde_json::from_slice(payload).map_err(|error| {
-        let text: Cow<'_, str> = String::from_utf8_lossy(&payload[..payload.len().min(200)]);
-        ConnectionError::protocol(format!("{error} in {}", json_string(&text)))
-    })
 }

@@ -353,7 +353,7 @@ impl SentMessages {
     }
 }
 
-pub(crate) fn json_string(text: &str) -> String {
+fn json_string(text: &str) -> String {
     // A string always serializes.
     serde_json::to_string(text).unwrap_or_default()
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_client::http::{HttpClient, HttpResponse};
-use tidings_protocol::http::{Decision, PopupEventsAccepted};
+use tidings_protocol::http::{Decision, PopupEventKind, PopupEventsAccepted};
 
 /// A request that is not answered within this is repeated.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ const RECENT: usize = 2_000;
 const EVENTS_PER_CALL_MAX: u64 = 12;
 /// How many answered reports are repeated after a kill: all their events must be duplicates.
 const REPEATED_CALLS: usize = 3;
-pub(super) const EVENT_KINDS: [&str; 3] = ["impression", "click", "dismiss"];
+const EVENT_KINDS: [PopupEventKind; 3] = [PopupEventKind::Impression, PopupEventKind::Click, PopupEventKind::Dismiss];
 
 /// A user who was shown a popup.
 #[derive(Debug, Clone)]
@@ -168,7 +168,7 @@ pub(super) fn decide_until_stopped(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReportedEvent {
     pub(super) id: String,
-    pub(super) kind: &'static str,
+    pub(super) kind: PopupEventKind,
     pub(super) decision: String,
 }
 

@@ -8,16 +8,17 @@ use super::{
 use crate::{
     LabError,
     problems::Problems,
+    process,
     result::{Check, Layout, Measurement, filled},
 };
 use rand::{RngExt, rngs::StdRng};
 use serde_json::json;
 use std::{
     collections::{BTreeMap, HashMap},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 use tidings_client::http::HttpClient;
-use tidings_protocol::http::ExportedEvent;
+use tidings_protocol::http::{ExportedEvent, PopupEventKind};
 
 /// The span of time that one request of the export covers.
 const EXPORT_SLICE_MS: u64 = 500;
@@ -59,7 +60,7 @@ pub(super) struct CrashVerifier {
 
 impl CrashVerifier {
     pub(super) fn new(bound: Duration) -> Self {
-        CrashVerifier { bound, begun_ms: now_ms(), ..CrashVerifier::default() }
+        CrashVerifier { bound, begun_ms: process::unix_ms(), ..CrashVerifier::default() }
     }
 
     pub(super) fn sample_earlier(&self, random: &mut StdRng, count: usize) -> Vec<Exposure> {
@@ -122,10 +123,10 @@ impl CrashVerifier {
     /// Compares the exported events and the counts with the events that were accepted.
     pub(super) fn verify_events(&mut self, http: &mut HttpClient, reports: &[ReporterLog]) -> Result<(), LabError> {
         let mut stored: HashMap<String, ExportedEvent> = HashMap::new();
-        let mut by_kind: HashMap<(String, &'static str), u64> = HashMap::new();
+        let mut by_kind: HashMap<(String, PopupEventKind), u64> = HashMap::new();
         for event in self.export(http)? {
             self.exported += 1;
-            *by_kind.entry((event.popup.clone(), kind_of(&event))).or_default() += 1;
+            *by_kind.entry((event.popup.clone(), event.kind)).or_default() += 1;
             if let Some(first) = stored.insert(event.id.clone(), event) {
                 self.doubled += 1;
                 self.problems.note(format!("event {} is there twice", first.id));
@@ -157,14 +158,14 @@ impl CrashVerifier {
             let hours = hours_of(http, popup)?;
             let count = |of: fn(&tidings_protocol::http::PopupHour) -> u64| hours.iter().map(of).sum::<u64>();
             for (kind, counted) in [
-                ("impression", count(|hour| hour.impressions)),
-                ("click", count(|hour| hour.clicks)),
-                ("dismiss", count(|hour| hour.dismissals)),
+                (PopupEventKind::Impression, count(|hour| hour.impressions)),
+                (PopupEventKind::Click, count(|hour| hour.clicks)),
+                (PopupEventKind::Dismiss, count(|hour| hour.dismissals)),
             ] {
                 let exported = by_kind.get(&(popup.to_owned(), kind)).copied().unwrap_or_default();
                 if counted != exported {
                     self.miscounted += 1;
-                    self.problems.note(format!("{popup}: {counted} of {kind} counted, {exported} exported"));
+                    self.problems.note(format!("{popup}: {counted} of {kind:?} counted, {exported} exported"));
                 }
             }
         }
@@ -172,7 +173,7 @@ impl CrashVerifier {
     }
 
     fn compare(&mut self, reported: &ReportedEvent, kept: &ExportedEvent) {
-        if kind_of(kept) != reported.kind || kept.decision != reported.decision {
+        if kept.kind != reported.kind || kept.decision != reported.decision {
             self.altered += 1;
             self.problems.note(format!("{reported:?} is kept as {kept:?}"));
         }
@@ -180,7 +181,7 @@ impl CrashVerifier {
 
     /// Exports all events from before the run until now, in slices of time.
     fn export(&self, http: &mut HttpClient) -> Result<Vec<ExportedEvent>, LabError> {
-        let (mut events, end) = (Vec::new(), now_ms() + 1_000);
+        let (mut events, end) = (Vec::new(), process::unix_ms() + 1_000);
         let mut from = self.begun_ms.saturating_sub(1_000);
         while from < end {
             let to = from + EXPORT_SLICE_MS;
@@ -276,21 +277,4 @@ fn ask_again(http: &mut HttpClient, one: &Exposure) -> Result<bool, LabError> {
         }
     }
     Err(LabError::Server("refused a question for too long".into()))
-}
-
-fn kind_of(event: &ExportedEvent) -> &'static str {
-    use tidings_protocol::http::PopupEventKind::*;
-    match event.kind {
-        Impression => "impression",
-        Click => "click",
-        Button => "button",
-        Dismiss => "dismiss",
-        Conversion => "conversion",
-        Snooze => "snooze",
-        Custom => "custom",
-    }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }

@@ -1,6 +1,9 @@
 //! The session of a scripted client, over either protocol.
 
-use crate::scenario::script_file::{ExpectFile, ExpectedKind};
+use crate::{
+    client_engine::session::bind_of,
+    scenario::script_file::{ExpectFile, ExpectedKind},
+};
 use serde_json::{Value, value::RawValue};
 use std::{
     net::SocketAddr,
@@ -13,7 +16,7 @@ use tidings_client::{
 };
 use tidings_protocol::{
     entry::{Entry, EntryKind},
-    frames::{Attention, Bind, ClientFrame, Send, ServerFrame},
+    frames::{Bind, ClientFrame, Send, ServerFrame},
     http::NewMessage,
     miop,
 };
@@ -91,16 +94,8 @@ impl ScriptSession {
     ) -> Result<Self, ClientError> {
         let transport = if over_websocket {
             let mut session = Session::connect_within(address, CONNECT_TIMEOUT)?;
-            session.write(&ClientFrame::Bind(Bind {
-                token: token.into(),
-                device_id: "lab".into(),
-                device_kind: "web".into(),
-                app_version: None,
-                cursor: cursor.map(str::to_owned),
-                push: true,
-                attention: Attention::Foreground,
-                compact: false,
-            }))?;
+            let bind = Bind { cursor: cursor.map(str::to_owned), push: true, ..bind_of(token.into(), "lab") };
+            session.write(&ClientFrame::Bind(bind))?;
             match session.next(CONNECT_TIMEOUT)? {
                 Some(ServerFrame::Bound(_)) => {}
                 other => return Err(ClientError::Protocol(format!("a bind was answered with {other:?}"))),

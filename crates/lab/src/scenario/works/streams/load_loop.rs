@@ -1,7 +1,7 @@
 //! The loop that writes all streams and reads them: one thread, an open loop.
 
 use super::{
-    session::{Frame, Role, Session},
+    session::{Role, Session},
     texts::{Chunks, Readers},
 };
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     client_engine::{
         ConnectionError, HANDSHAKES_MAX,
         reactor::{Clients, Reactor},
-        session::{PING_INTERVAL, put_ping},
+        session::{FrameView, PING_INTERVAL, put_ping},
         websocket::put_text,
     },
     latency::Latencies,
@@ -94,7 +94,7 @@ impl Clients for Turn<'_> {
     }
 
     fn receive(&mut self, number: usize, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<usize, ConnectionError> {
-        let take = |role, frame: &Frame<'_>| self.shared.receive(role, frame);
+        let take = |role, frame: &FrameView<'_>| self.shared.receive(role, frame);
         self.sessions[number].receive(bytes, out, self.token_key, take)
     }
 
@@ -290,7 +290,7 @@ impl Shared {
         self.start_ns + ((chunk as f64 + share) * 1e9 / self.sizes.per_second) as u64
     }
 
-    fn receive(&mut self, role: Role, frame: &Frame<'_>) {
+    fn receive(&mut self, role: Role, frame: &FrameView<'_>) {
         let now = process::monotonic_ns();
         match (role, frame.t) {
             (Role::Reader { stream, reader }, "stream") => {

@@ -1,13 +1,10 @@
-//! A session of a writer or a reader: what it binds as, and the frames that are read of it.
+//! A session of a writer or a reader.
 
 use crate::client_engine::{
     ConnectionError,
-    session::{self, bind_of, parse, put_frame, user_token},
+    session::{self, FrameView, bind_of, parse, put_frame, user_token},
     websocket::WebSocket,
 };
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use std::borrow::Cow;
 use tidings_protocol::frames::ClientFrame;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,39 +23,6 @@ pub(super) struct Session {
     user: String,
 }
 
-/// A frame of the server, as far as it is read here.
-#[derive(Debug, Deserialize)]
-pub(super) struct Frame<'a> {
-    pub(super) t: &'a str,
-    #[serde(rename = "ref")]
-    pub(super) reference: Option<u64>,
-    #[serde(borrow)]
-    pub(super) code: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    pub(super) message: Option<Cow<'a, str>>,
-    pub(super) offset: Option<usize>,
-    #[serde(borrow)]
-    pub(super) text: Option<Cow<'a, str>>,
-    #[serde(default)]
-    pub(super) results: Vec<Sent>,
-    #[serde(borrow, default)]
-    pub(super) entries: Vec<EntryView<'a>>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Sent {
-    #[serde(rename = "ref")]
-    pub(super) reference: u64,
-    pub(super) seq: u64,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct EntryView<'a> {
-    pub(super) kind: &'a str,
-    #[serde(borrow)]
-    pub(super) body: &'a RawValue,
-}
-
 impl Session {
     pub(super) fn new(role: Role, user: String) -> Self {
         Session { role, websocket: WebSocket::default(), is_live: false, user }
@@ -70,7 +34,7 @@ impl Session {
         bytes: &mut [u8],
         out: &mut Vec<u8>,
         token_key: &str,
-        mut take: impl FnMut(Role, &Frame<'_>),
+        mut take: impl FnMut(Role, &FrameView<'_>),
     ) -> Result<usize, ConnectionError> {
         session::receive(
             self,
@@ -82,7 +46,7 @@ impl Session {
                     put_frame(out, &ClientFrame::Bind(bind_of(user_token(token_key, &session.user), "lab")));
                     return Ok(());
                 };
-                let frame: Frame<'_> = parse(text)?;
+                let frame: FrameView<'_> = parse(text)?;
                 match frame.t {
                     "bound" => session.is_live = true,
                     _ => take(session.role, &frame),
