@@ -40,10 +40,10 @@ impl Schedule {
         match model {
             LoadModel::OpenLoop { profile } => Schedule::Planned(PlannedTimes::of(profile)),
             LoadModel::ClosedLoop { window, duration_ms } => {
-                Schedule::ClosedLoop { window: *window as u64, until: duration_ms * MS, total: u64::MAX }
+                Schedule::ClosedLoop { window: (*window).max(1) as u64, until: duration_ms * MS, total: u64::MAX }
             }
             LoadModel::ClosedLoopOnce { window } => {
-                Schedule::ClosedLoop { window: *window as u64, until: u64::MAX, total: recorded.len() as u64 }
+                Schedule::ClosedLoop { window: (*window).max(1) as u64, until: u64::MAX, total: recorded.len() as u64 }
             }
             LoadModel::Recorded { speed } => {
                 Schedule::Recorded(recorded.iter().map(|at| (*at as f64 / speed) as u64).collect())

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Raised whenever lines change, those of load clients included.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The longest line before both sides have proved that they know the token.

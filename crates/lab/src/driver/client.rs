@@ -307,12 +307,15 @@ impl DriverClient {
             if all_planned && (is_complete && silent_ns > QUIET_NS || silent_ns > self.patience_ns) {
                 break;
             }
-            if silent_ns > self.patience_ns {
-                // Of rounds, the next one begins without waiting for what is missing.
-                schedule.end_round(ledger.published() + waiting.len() as u64, now - start);
-                (given_up, since) = (ledger.outstanding, now);
-            }
             let next = ledger.published() + waiting.len() as u64;
+            if silent_ns > self.patience_ns {
+                since = now;
+                // Of rounds, the next one begins without waiting for what is missing. In the pause before it nothing is given up.
+                if schedule.is_round_under_way(next) {
+                    schedule.end_round(next, now - start);
+                    given_up = ledger.outstanding;
+                }
+            }
             let until_due = schedule.next_at(next).map(|due| Duration::from_nanos((start + due).saturating_sub(now)));
             self.turn(until_due.unwrap_or(POLL_TIMEOUT_MAX).min(POLL_TIMEOUT_MAX), &mut ledger)?;
         }

@@ -54,7 +54,6 @@ impl MergedLedger {
                 for (nth, seq) in (*first..).zip(LedgerLine::unpack_acknowledged(seqs)?) {
                     if let Some(number) = slots.number(nth).filter(|_| seq != 0) {
                         self.standings.entry(number).or_default().acknowledge(seq);
-                        self.compare(number);
                     }
                 }
             }
@@ -104,23 +103,12 @@ impl MergedLedger {
                 self.findings.altered(format!("message {number} stands at {before} and at {}", entry.seq));
             }
             standing.deliver(entry.seq);
-            self.compare(number);
-        }
-    }
-
-    /// Compares the answer to a message with where it stands.
-    fn compare(&mut self, number: u64) {
-        let standing = &self.standings[&number];
-        if let (Some(answer), Some(seq)) = (standing.acknowledged(), standing.delivered())
-            && answer != seq
-        {
-            self.findings.altered(format!("message {number} was acknowledged as {answer} and delivered as {seq}"));
         }
     }
 
     /// Judges the phase once every ledger is here. `planned`: how many messages each agent planned.
     pub(super) fn judge(mut self, planned: &[u64]) -> Verdict {
-        let mut unsent = Vec::new();
+        let mut contradictions = Vec::new();
         let mut committed = vec![0_u64; self.conversations as usize];
         for (number, standing) in &self.standings {
             let is_planned = self
@@ -128,15 +116,20 @@ impl MergedLedger {
                 .iter()
                 .zip(planned)
                 .any(|(agent, planned)| agent.slots.nth(*number).is_some_and(|nth| nth < *planned));
+            if let (Some(answer), Some(seq)) = (standing.acknowledged(), standing.delivered())
+                && answer != seq
+            {
+                contradictions.push(format!("message {number} was acknowledged as {answer} and delivered as {seq}"));
+            }
             match standing.delivered() {
-                Some(seq) if !is_planned => unsent.push(format!("message {number} at {seq} was never sent")),
+                Some(seq) if !is_planned => contradictions.push(format!("message {number} at {seq} was never sent")),
                 // Without an answer that was lost, or was a refusal, it was committed all the same.
                 _ => committed[(number % self.conversations) as usize] += 1,
             }
         }
         // Maps have no order: the same faults are told in the same words in each run.
-        unsent.sort_unstable();
-        unsent.into_iter().for_each(|what| self.findings.altered(what));
+        contradictions.sort_unstable();
+        contradictions.into_iter().for_each(|what| self.findings.altered(what));
         let expected = |agent: &AgentPart| agent.receivers.iter().zip(&committed).map(|(r, c)| r * c).sum();
         Verdict {
             committed: committed.iter().sum(),

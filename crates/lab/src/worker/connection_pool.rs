@@ -32,7 +32,7 @@ pub(crate) struct ConnectionPool {
     reactor: Reactor,
     pub(crate) connections: Vec<Connection>,
     addresses: Vec<SocketAddr>,
-    /// See [`WorkerConfig::server_returns`].
+    /// See [`Participants::server_returns`](crate::worker_protocol::Participants::server_returns).
     server_returns: bool,
     silence_timeout_ns: Option<u64>,
     last_silence_check_at: u64,

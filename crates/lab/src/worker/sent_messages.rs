@@ -217,12 +217,13 @@ impl SentMessages {
     /// Records the server's acknowledgement of a message. Returns whether it is the first one, of a message of this phase.
     pub(crate) fn acknowledge(&mut self, message: u32, seq: u64, now: u64) -> bool {
         let Some(standing) = self.standings.get_mut(message as usize) else { return false };
-        let is_first = standing.acknowledged().is_none();
+        // An answer that was late for the phase of its message is none of this one's.
+        let is_first = standing.acknowledged().is_none() && message >= self.phase_start;
         if is_first {
             self.tally.acknowledge(self.planned[message as usize], now);
         }
         self.contradictions += u64::from(!standing.acknowledge(seq));
-        is_first && message >= self.phase_start
+        is_first
     }
 
     /// The newest messages of the phase that were acknowledged.

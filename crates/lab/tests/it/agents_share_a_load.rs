@@ -348,7 +348,7 @@ fn strangers_are_refused() {
     let agent = Agent::start(token.path(), "127.0.0.1", 0);
     let credentials = |version: &str| {
         let line = json!({ "authenticate": {
-            "protocol": 2, "version": version, "session": "s", "nonce": "n", "proof": "00",
+            "protocol": 3, "version": version, "session": "s", "nonce": "n", "proof": "00",
         }});
         format!("{line}\n").into_bytes()
     };
@@ -382,7 +382,7 @@ fn an_agent_of_another_version_or_token_is_told_no_key() {
         let address = listener.local_addr().unwrap();
         let impostor = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let hello = json!({ "hello": { "protocol": 2, "version": version, "nonce": "n" } });
+            let hello = json!({ "hello": { "protocol": 3, "version": version, "nonce": "n" } });
             stream.write_all(format!("{hello}\n{welcome}\n").as_bytes()).unwrap();
             let mut heard = String::new();
             let _ = stream.read_to_string(&mut heard);
