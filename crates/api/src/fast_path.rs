@@ -125,7 +125,7 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         let next = match next(&read[taken..]) {
             // The library forwards requests to the leader.
-            Next::Request(_) if api.is_led_by_another_node(Function::Push) => Next::Other,
+            Next::Request(_) if api.is_led_by_another_node(Function::Popups) => Next::Other,
             // The library answers what has a reason to be refused, and adds CORS headers.
             Next::Upgrade(_) if !may_upgrade || api.config.cors.is_some() || check_room(api, None).is_err() => {
                 Next::Other

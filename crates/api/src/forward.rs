@@ -7,7 +7,7 @@
 use crate::{Api, auth::NodeTokenSigner, routes::STREAM_PATHS};
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header},
 };
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{commit_log::NodeInfo, function::Function, metrics::Metrics};
@@ -21,8 +21,12 @@ use tidings_engine::{
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     event_stream::StreamId,
+    http::PopupEvents,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+};
 
 /// The header that names the forwarding node.
 pub const FORWARDED: HeaderName = HeaderName::from_static("tidings-forwarded");
@@ -31,8 +35,8 @@ const FORWARDED_MAX: usize = 2_048;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longer than the leader waits for a body to arrive.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Sessions' requests and their answers are small: a leader that has not answered by then is not going to.
-const SESSIONS_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests of nodes and of their sessions are small, and so are the answers: a leader that has not answered by then is not going to.
+const OWN_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Idle connections that are kept for the next request, for half as long as the leader keeps them.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -62,9 +66,9 @@ pub struct Forwarder {
 pub(crate) fn function_of_path(path: &str) -> Option<Function> {
     let mut parts = path.strip_prefix("/v1/")?.split('/');
     match (parts.next()?, parts.next(), parts.next()) {
-        ("push" | "notifications" | "bulk-sends", ..) => Some(Function::Push),
-        ("popups" | "popup-settings" | "popup-segments" | "popup-events" | "popup-journeys", ..) => {
-            Some(Function::Push)
+        ("push" | "notifications", ..) => Some(Function::Push),
+        ("popups" | "popup-settings" | "popup-segments" | "popup-events" | "popup-journeys" | "bulk-sends", ..) => {
+            Some(Function::Popups)
         }
         ("scheduled-messages", ..) => Some(Function::ScheduledMessages),
         ("event-consumers", ..) => Some(Function::EventConsumers),
@@ -112,18 +116,56 @@ impl Forwarder {
     }
 }
 
-/// Sends the requests of this node's sessions to the leader, over HTTP.
-struct SessionLeaderClient {
+/// Sends the requests of this node, and of its sessions, to leaders, over HTTP.
+struct HttpLeaderClient {
     forwarder: Arc<Forwarder>,
     nodes: Arc<ClusterNodes>,
     metrics: Arc<Metrics>,
     tokens: NodeTokenSigner,
+    /// Requests come from threads without a runtime, too.
+    runtime: Handle,
 }
 
-impl SessionLeaderClient {
+/// A request of this node as HTTP has it.
+struct HttpRequest {
+    function: Function,
+    /// On whose behalf; `None`: on this node's own.
+    user: Option<String>,
+    method: Method,
+    path: String,
+    body: Vec<u8>,
+}
+
+impl HttpRequest {
+    fn of(request: LeaderRequest) -> serde_json::Result<HttpRequest> {
+        let id = |id: &str| percent_encoding::utf8_percent_encode(id, percent_encoding::NON_ALPHANUMERIC).to_string();
+        let (function, user, method, path, body) = match request {
+            LeaderRequest::DecidePopup { user, question } => {
+                (Function::Popups, Some(user), Method::POST, "/v1/popups/decide".into(), question)
+            }
+            LeaderRequest::ReportPopupEvents { user, events } => {
+                let body = serde_json::to_vec(&PopupEvents { events })?;
+                (Function::Popups, user, Method::POST, "/v1/popup-events".into(), body)
+            }
+            LeaderRequest::Push(push) => {
+                (Function::Push, None, Method::POST, "/v1/push".into(), serde_json::to_vec(&*push)?)
+            }
+            LeaderRequest::UserDevices { user } => {
+                (Function::Push, None, Method::GET, format!("/v1/users/{}/devices", id(&user)), Vec::new())
+            }
+            LeaderRequest::RemoveDevice { user, device_id } => {
+                let path = format!("/v1/users/{}/devices/{}", id(&user), id(&device_id));
+                (Function::Push, None, Method::DELETE, path, Vec::new())
+            }
+        };
+        Ok(HttpRequest { function, user, method, path, body })
+    }
+}
+
+impl HttpLeaderClient {
     /// Sends a request and reads its response.
-    async fn answer(post: reqwest::RequestBuilder) -> reqwest::Result<LeaderResponse> {
-        let answer = post.timeout(SESSIONS_ANSWER_TIMEOUT).send().await?;
+    async fn answer(request: reqwest::RequestBuilder) -> reqwest::Result<LeaderResponse> {
+        let answer = request.timeout(OWN_ANSWER_TIMEOUT).send().await?;
         let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after_ms = retry_after.and_then(|seconds| seconds.parse::<u64>().ok()).map(|seconds| seconds * 1_000);
         let status = answer.status().as_u16();
@@ -131,31 +173,35 @@ impl SessionLeaderClient {
     }
 }
 
-impl LeaderClient for SessionLeaderClient {
+impl LeaderClient for HttpLeaderClient {
     fn send(&self, request: LeaderRequest) -> Result<PendingResponse, Refusal> {
-        let function = function_of_path(request.path);
-        let function = function.ok_or_else(|| crate::internal(&format!("every node serves {}", request.path)))?;
+        let HttpRequest { function, user, method, path, body } =
+            HttpRequest::of(request).map_err(|error| crate::internal(&error))?;
         let leader = find_leader(&self.nodes, function)?;
         let permit = self.forwarder.permit()?;
         self.metrics.cluster.forwarded.inc();
-        let token = self.tokens.sign(&request.user).map_err(|error| crate::internal(&error))?;
-        let post = self.forwarder.client.post(url(&leader, request.path)).bearer_auth(token);
-        let post = post.header(header::CONTENT_TYPE, "application/json").header(FORWARDED, &self.forwarder.node);
-        let post = post.body(request.body);
-        Ok(Box::pin(async move {
-            let answer = Self::answer(post).await.map_err(not_answered);
+        let token = self.tokens.sign(user.as_deref()).map_err(|error| crate::internal(&error))?;
+        let request = self.forwarder.client.request(method, url(&leader, &path)).bearer_auth(token);
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
+        let request = request.header(FORWARDED, &self.forwarder.node);
+        let (respond, response) = oneshot::channel();
+        self.runtime.spawn(async move {
+            let answer = Self::answer(request).await.map_err(not_answered);
             drop(permit);
-            answer
-        }))
+            // Who asked may have given up.
+            let _ = respond.send(answer);
+        });
+        Ok(response)
     }
 }
 
 impl Api {
-    /// Gives this node's sessions a client to the leader, for the requests that the leader answers. `tokens` signs them.
-    pub fn connect_sessions_to_leader(&self, tokens: NodeTokenSigner) {
+    /// Gives this node and its sessions a client to leaders, for the requests that leaders answer. `tokens` signs them. Call within the
+    /// runtime that is to do the requests.
+    pub fn connect_to_leaders(&self, tokens: NodeTokenSigner) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
-        let (nodes, metrics) = (cluster.nodes.clone(), self.engine.metrics.clone());
-        let client = SessionLeaderClient { forwarder, nodes, metrics, tokens };
+        let (nodes, metrics, runtime) = (cluster.nodes.clone(), self.engine.metrics.clone(), Handle::current());
+        let client = HttpLeaderClient { forwarder, nodes, metrics, tokens, runtime };
         self.engine.set_leader_client(Arc::new(client));
     }
 

@@ -55,7 +55,7 @@ use crate::{
         CallingKey, StoredKeys,
         permissions::{self, OperationName},
     },
-    auth::{ApiKeys, TokenVerifier},
+    auth::{ApiKeys, NODE_ITSELF, NODE_SCOPES, TokenVerifier},
     bodies::BodyBudget,
     bulk_turns::BulkTurns,
     chat_page::ChatPage,
@@ -338,8 +338,10 @@ impl Api {
         activity: Option<&ConnectionActivity>,
     ) -> Result<Caller, Refusal> {
         let identity = self.identify(credential, activity)?;
-        if let Identity::StoredKey(key) = &identity {
-            permissions::check(&key.scopes, asked)?;
+        match &identity {
+            Identity::StoredKey(key) => permissions::check(&key.scopes, asked)?,
+            Identity::Node => permissions::check(&NODE_SCOPES, asked)?,
+            Identity::ConfiguredKey | Identity::User(_) => {}
         }
         Ok(identity.caller())
     }
@@ -379,11 +381,16 @@ impl Api {
             (key, Client::AppServer)
         } else {
             let claims = self.tokens.verify(secret)?;
-            let user = self.engine.directory.require_user(&claims.user)?;
-            claims.check_user(&user, self.engine.clock.now_ms())?;
-            // Another node calls for its users, whom it holds to their shares.
-            let client = if claims.signed_by_node { Client::AppServer } else { Client::User(user.no.0) };
-            (Identity::User(Caller { actor: Actor::User(user), scopes: claims.scopes }), client)
+            // Another node calls for its users, whom it holds to their shares, or for itself.
+            let is_by_node = claims.signed_by_node;
+            if is_by_node && claims.user == NODE_ITSELF {
+                (Identity::Node, Client::AppServer)
+            } else {
+                let user = self.engine.directory.require_user(&claims.user)?;
+                claims.check_user(&user, self.engine.clock.now_ms())?;
+                let client = if is_by_node { Client::AppServer } else { Client::User(user.no.0) };
+                (Identity::User(Caller { actor: Actor::User(user), scopes: claims.scopes }), client)
+            }
         };
         if activity.is_none_or(|activity| activity.set_client(client)) {
             Ok(identity)
@@ -507,13 +514,15 @@ impl Api {
 enum Identity {
     ConfiguredKey,
     StoredKey(Arc<CallingKey>),
+    /// Another node of the cluster, which calls for itself.
+    Node,
     User(Caller),
 }
 
 impl Identity {
     fn caller(self) -> Caller {
         match self {
-            Identity::ConfiguredKey | Identity::StoredKey(_) => Caller::APP,
+            Identity::ConfiguredKey | Identity::StoredKey(_) | Identity::Node => Caller::APP,
             Identity::User(caller) => caller,
         }
     }
@@ -522,7 +531,7 @@ impl Identity {
         match self {
             Identity::ConfiguredKey => Some(Arc::new(CallingKey::configured())),
             Identity::StoredKey(key) => Some(key),
-            Identity::User(_) => None,
+            Identity::Node | Identity::User(_) => None,
         }
     }
 }

@@ -168,8 +168,8 @@ pub struct ClusterView {
     pub nodes: Vec<NodeInfo>,
     /// The leaders whose leases run, of each function one at most.
     pub leaders: Vec<Leader>,
-    /// Whether functions have leases of their own. Before, one node leads all of them.
-    pub is_split: bool,
+    /// The functions that have leases of their own. The others are led under the lease of the first of all, which every store has.
+    pub leased: Vec<Function>,
     /// The names of the gates that are open, also of those that this program does not know.
     pub open_gates: Vec<String>,
 }
@@ -178,6 +178,11 @@ impl ClusterView {
     /// The leader of this function.
     pub fn leader(&self, function: Function) -> Option<Leader> {
         self.leaders.iter().copied().find(|leader| leader.term.function == function)
+    }
+
+    /// Whether functions have leases of their own. Before, one node leads all of them.
+    pub fn is_split(&self) -> bool {
+        self.leased.len() > 1
     }
 }
 

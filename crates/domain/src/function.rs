@@ -1,15 +1,19 @@
 //! What one node does for all: each function of the cluster has a lease and terms of its own, so that nodes share the work.
 //!
 //! Parts that call each other in memory are one function. What [`Function::Push`] does is of this kind: a notification becomes a push,
-//! a push that nobody acknowledges falls back to a provider, a journey of popups pushes, and a policy and a bulk send ask for segments
-//! of popups.
+//! and a push that nobody acknowledges falls back to a provider. So is what [`Function::Popups`] does: a bulk send asks who is in a
+//! segment, and an erasure has a user forgotten. What the two ask of each other is a request from node to node.
+
+use crate::gates::Gate;
 
 /// A function of the cluster. Its name is stored, and told to operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Function {
-    /// Pushes and devices, popups, notifications by webhook and providers, bulk sends and erasures.
+    /// Pushes and devices, and notifications by webhook and providers.
     #[default]
     Push,
+    /// Popups, and what asks them: bulk sends and erasures.
+    Popups,
     /// Messages whose time comes: to be sent, or to disappear.
     ScheduledMessages,
     /// Consumers of the feed of events.
@@ -24,11 +28,12 @@ pub enum Function {
 
 impl Function {
     /// How many there are.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
 
     /// All of them, those with the most work first. A cluster that has one lead has that of the first.
     pub const ALL: [Function; Function::COUNT] = [
         Function::Push,
+        Function::Popups,
         Function::ScheduledMessages,
         Function::EventConsumers,
         Function::Outboxes,
@@ -40,6 +45,7 @@ impl Function {
     pub fn name(self) -> &'static str {
         match self {
             Function::Push => "push",
+            Function::Popups => "popups",
             Function::ScheduledMessages => "scheduled_messages",
             Function::EventConsumers => "event_consumers",
             Function::Outboxes => "outboxes",
@@ -53,10 +59,18 @@ impl Function {
         Function::ALL.into_iter().find(|function| function.name() == name)
     }
 
+    /// The gate behind which it has a lease of its own. While that is closed, it is led with the first function, under its lease.
+    pub fn gate(self) -> Gate {
+        match self {
+            Function::Popups => Gate::PopupsLease,
+            _ => Gate::FunctionLeases,
+        }
+    }
+
     /// How much work it is, by comparison with the others.
     pub fn weight(self) -> u32 {
         match self {
-            Function::Push => 4,
+            Function::Push | Function::Popups => 3,
             Function::ScheduledMessages
             | Function::EventConsumers
             | Function::Outboxes

@@ -71,6 +71,8 @@ gates! {
     FunctionLeases = "function_leases";
     /// A node reports the devices that have acknowledged a push as a set.
     PushReportSets = "push_report_sets";
+    /// Popups have a lease of their own, apart from that of pushes. A node that does not know it would ask the leader of pushes.
+    PopupsLease = "popups_lease";
 }
 
 impl Gate {

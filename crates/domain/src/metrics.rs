@@ -158,7 +158,7 @@ metrics! {
     pub struct ClusterMetrics {
         nodes: Gauge = "cluster_nodes", "Nodes whose leases run, this one included";
         /// Else 0.
-        leader: Gauge = "cluster_leader", "1 on the node that does pushes and popups for all";
+        leader: Gauge = "cluster_leader", "1 on the node that does pushes for all";
         /// Else 0.
         leads: Family<FunctionLabel, Gauge> = "cluster_leads", "1 on the node that does this for all, by function";
         moves: Counter = "cluster_moves", "Functions that this node handed over to a node with less to do";

@@ -30,7 +30,7 @@ mod feed_notes;
 mod health;
 mod history;
 mod joining;
-mod leader_requests;
+pub(crate) mod leader_requests;
 pub(crate) mod limits;
 mod mentions;
 mod message_changes;

@@ -70,11 +70,11 @@ pub mod worker_thread;
 
 pub use lifecycle::EngineParts;
 
-use cluster::{Cluster, leader_client::LeaderClient};
+use cluster::Cluster;
 use commit::Committer;
 use config::EngineConfig;
 use directory::Directory;
-use engine::limits::ConversationLimiters;
+use engine::{leader_requests::LeaderRequests, limits::ConversationLimiters};
 use hub::Hub;
 use lanes::Lanes;
 use lists::changes::ListChanges;
@@ -145,7 +145,7 @@ pub struct Engine {
     /// What every node reads, and this one may therefore write.
     pub gates: Arc<OpenGates>,
     pub feed_notes: Arc<FeedNotes>,
-    leader_client: OnceLock<Arc<dyn LeaderClient>>,
+    leader_requests: LeaderRequests,
     draining: AtomicBool,
     end_reason: watch::Sender<Option<EndReason>>,
     start_positions: [Position; LANES],

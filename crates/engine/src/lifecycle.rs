@@ -8,6 +8,7 @@ use crate::{
     desks,
     directory::Directory,
     engine::{
+        leader_requests::LeaderRequests,
         limits::ConversationLimiters,
         personal_export::PERSONAL_EXPORTS_MAX,
         popup_pushes::PopupPushes,
@@ -125,7 +126,8 @@ impl Engine {
         let feed_notes = Arc::new(FeedNotes::new(also, gates.clone(), clock.clone(), boot));
         let core = Core { store, clock, metrics, directory, committer, hub, shards, leads, gates, feed_notes };
         let push = core.start_push(&config, cluster.as_ref(), peer_inbox);
-        let popups = core.start_popups(&config, boot, &push);
+        let leader_requests = LeaderRequests::default();
+        let popups = core.start_popups(&config, boot, &push, &leader_requests);
         let presence_worker = core.start_presence(&presence, cluster.as_ref());
         let reaction_teller = ReactionTeller::start(core.clone());
         let receipts_worker = receipts::worker::start(core.clone(), receipts.clone());
@@ -149,7 +151,6 @@ impl Engine {
             exporting: Arc::new(Semaphore::new(PERSONAL_EXPORTS_MAX)),
             end_reason: watch::Sender::new(None),
             feed_notes,
-            leader_client: OnceLock::new(),
             list_worker: OnceLock::new(),
             recent_acknowledgements: RecentAcknowledgements::default(),
             cluster,
@@ -162,6 +163,7 @@ impl Engine {
             hub,
             lanes,
             leads,
+            leader_requests,
             limits,
             list_changes,
             metrics,
@@ -308,17 +310,25 @@ impl Core {
         Arc::new(PushHandle::start(parts, inbox))
     }
 
-    fn start_popups(&self, config: &EngineConfig, boot: u64, push: &Arc<PushHandle>) -> Arc<PopupService> {
+    fn start_popups(
+        &self,
+        config: &EngineConfig,
+        boot: u64,
+        push: &Arc<PushHandle>,
+        leader_requests: &LeaderRequests,
+    ) -> Arc<PopupService> {
+        let lead = self.leads.of(Function::Push);
+        let pushes = PopupPushes { push: push.clone(), lead, leader_requests: leader_requests.clone() };
         PopupService::start(PopupParts {
             config: config.popups.clone(),
             boot,
-            lead: self.leads.of(Function::Push),
+            lead: self.leads.of(Function::Popups),
             store: self.store.clone(),
             clock: self.clock.clone(),
             users: self.popup_users(),
             gates: self.gates.clone(),
             feed_notes: self.feed_notes.clone(),
-            pushes: Arc::new(PopupPushes(push.clone())),
+            pushes: Arc::new(pushes),
             metrics: self.metrics.clone(),
         })
     }

@@ -32,7 +32,7 @@ use tidings_domain::{
     model::{Position, User, UserNo},
     store::{RowSpace, StoreResult},
 };
-use tidings_popups::PopupService;
+use tidings_engine::engine::port::PopupEventReports;
 use tidings_protocol::{
     error::Refusal,
     http::{Channel, NotificationOutcome, PolicyChannel},
@@ -134,7 +134,7 @@ impl InternalChannels {
         context: Arc<OfflinePushContext>,
         config: InternalChannelsConfig,
         push: Arc<PushHandle>,
-        popups: Arc<PopupService>,
+        reports: PopupEventReports,
         signals: &Arc<JobSignals>,
     ) -> InternalChannels {
         let workers = Workers::new();
@@ -146,7 +146,7 @@ impl InternalChannels {
             start(Box::new(DevicePush::new(context.clone(), config.clone(), push)));
         }
         if config.popup {
-            match PopupEvents::new(context.clone(), popups) {
+            match PopupEvents::new(context.clone(), reports) {
                 Ok(channel) => start(Box::new(channel)),
                 Err(error) => tracing::error!(%error, "no runtime for the channel popup"),
             }

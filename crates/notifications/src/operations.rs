@@ -188,7 +188,7 @@ impl Notifications {
             context.clone(),
             config.internal_channels.clone(),
             engine.push.clone(),
-            engine.popups.clone(),
+            engine.popup_event_reports(),
             &signals,
         );
         let stage = has_channels.then(|| NotificationStage::start(context.clone(), channels, signals, progress));

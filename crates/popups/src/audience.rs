@@ -54,14 +54,6 @@ impl PopupService {
         })
     }
 
-    /// The users of a segment; `None` if there is no such segment.
-    ///
-    /// # Errors
-    /// Another node leads, or the catalog cannot be read.
-    pub fn segment_users(&self, id: &str) -> Result<Option<Arc<Segment>>, Refusal> {
-        self.shared()?.read_catalog(|catalog| Ok(catalog.segments.get(id).map(|(_, users)| users.clone())))
-    }
-
     /// Whether a user suits the rule now. The user has no attributes but those of the profile. Blocks.
     ///
     /// # Errors

@@ -88,6 +88,7 @@ use catalog::Catalog;
 use configuration::Configuration;
 use decision_id::DecisionSigner;
 use parking_lot::{Mutex, RwLock};
+use segments::FollowedSegments;
 use std::{
     sync::{
         Arc, OnceLock,
@@ -306,6 +307,7 @@ pub struct PopupService {
     /// outlive it.
     boot: u64,
     context_reads: Semaphore,
+    followed_segments: FollowedSegments,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -323,7 +325,8 @@ impl PopupService {
         let thread = std::thread::Builder::new().name("popups".into()).spawn(move || for_thread.serve(&parts));
         let context_reads = Semaphore::new(CONCURRENT_CONTEXT_READS_MAX);
         let thread = Mutex::new(Some(required("popups", thread)));
-        Arc::new(PopupService { current, metrics, store, clock, users, boot, context_reads, thread })
+        let followed_segments = FollowedSegments::default();
+        Arc::new(PopupService { current, metrics, store, clock, users, boot, context_reads, followed_segments, thread })
     }
 
     /// What is not ready yet while this node leads.

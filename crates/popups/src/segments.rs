@@ -5,7 +5,12 @@ use super::{
     rows::{self, CHUNK_USERS, IdAllocator, ROWS_PER_WRITE, SPACE, SegmentHead},
     rules::Segment as SegmentUsers,
 };
-use std::sync::Arc;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tidings_domain::{
     refusals::store_refusal,
     store::{RowStore, StoreResult},
@@ -64,6 +69,70 @@ pub(super) fn read_segment_users<S: RowStore + ?Sized>(store: &S, head: &Segment
     } else {
         Err(rows::damaged(&format_args!("segment {:?} has {} of {} users", head.id, users.len(), head.users)))
     }
+}
+
+/// For so long a list that was read from the store is the segment's without another look.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// How often a segment is read whose list is replaced meanwhile.
+const READS_MAX: usize = 3;
+
+/// Segments on a node that does not lead popups, read from the store when somebody asks for them, and again when they have changed.
+#[derive(Default)]
+pub(super) struct FollowedSegments(Mutex<FxHashMap<String, FollowedSegment>>);
+
+struct FollowedSegment {
+    list: u32,
+    users: Arc<SegmentUsers>,
+    looked_at: Instant,
+}
+
+impl FollowedSegments {
+    /// The users of a segment; `None` if there is no such segment. Blocks.
+    fn users<S: RowStore + ?Sized>(&self, store: &S, id: &str) -> StoreResult<Option<Arc<SegmentUsers>>> {
+        let looked_at = Instant::now();
+        let known = self.0.lock().get(id).map(|known| (known.list, known.users.clone(), known.looked_at));
+        if let Some((_, users, before)) = &known
+            && looked_at.duration_since(*before) < LOOK_AGAIN_AFTER
+        {
+            return Ok(Some(users.clone()));
+        }
+        let known = known.map(|(list, users, _)| (list, users));
+        let Some((list, users)) = read_followed(store, id, known)? else {
+            self.forget(id);
+            return Ok(None);
+        };
+        self.0.lock().insert(id.to_owned(), FollowedSegment { list, users: users.clone(), looked_at });
+        Ok(Some(users))
+    }
+
+    fn forget(&self, id: &str) {
+        self.0.lock().remove(id);
+    }
+}
+
+/// A segment's list with its number, read unless it is the known one.
+fn read_followed<S: RowStore + ?Sized>(
+    store: &S,
+    id: &str,
+    known: Option<(u32, Arc<SegmentUsers>)>,
+) -> StoreResult<Option<(u32, Arc<SegmentUsers>)>> {
+    let mut failed = None;
+    for _ in 0..READS_MAX {
+        let Some(row) = store.row(SPACE, &rows::segment_key(id))? else { return Ok(None) };
+        let head: SegmentHead = rows::decode(&row)?;
+        match (&known, failed.take()) {
+            (Some((list, users)), _) if *list == head.list => return Ok(Some((*list, users.clone()))),
+            // The same list again: it is not as its head says.
+            (_, Some((list, error))) if list == head.list => return Err(error),
+            _ => {}
+        }
+        match read_segment_users(store, &head) {
+            Ok(users) => return Ok(Some((head.list, Arc::new(users)))),
+            // Another upload may have removed the list meanwhile.
+            Err(error) => failed = Some((head.list, error)),
+        }
+    }
+    failed.map_or(Ok(None), |(_, error)| Err(error))
 }
 
 impl Shared {
@@ -169,6 +238,23 @@ impl PopupService {
             Some((head, _)) => Ok(to_http(head)),
             None => Err(Refusal::not_found("segment", id)),
         })
+    }
+
+    /// The users of a segment, on any node; `None` if there is no such segment. A node that does not lead popups notices a change
+    /// within half a second. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn segment_users(&self, id: &str) -> StoreResult<Option<Arc<SegmentUsers>>> {
+        let users = |catalog: &super::Catalog| Ok(catalog.segments.get(id).map(|(_, users)| users.clone()));
+        match self.shared().and_then(|shared| shared.read_catalog(users)) {
+            Ok(users) => {
+                self.followed_segments.forget(id);
+                Ok(users)
+            }
+            // Another node leads, or this one does not have the catalog yet.
+            Err(_) => self.followed_segments.users(&*self.store, id),
+        }
     }
 
     /// Whether a user is in the segment.

@@ -121,7 +121,7 @@ impl Server {
             api = api.with_chat_page(page);
         }
         let stored_keys = api.stored_keys.clone();
-        nodes.into_iter().for_each(|nodes| api.connect_sessions_to_leader(nodes));
+        nodes.into_iter().for_each(|nodes| api.connect_to_leaders(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn ConnectionHost>> {
             relay = relay::start_for_leader(settings, &engine, addresses, outbound)?;

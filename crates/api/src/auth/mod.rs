@@ -19,7 +19,10 @@ use serde::Serialize;
 use std::{sync::Arc, time::SystemTime, time::UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 use tidings_engine::access::{Scopes, TokenClaims};
-use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::KeyScope,
+};
 
 /// How much the clocks of the signer and this server may differ.
 const CLOCK_SKEW_MS: u64 = 5_000;
@@ -111,7 +114,12 @@ const NODES_KEY_ID: &str = "tidings-nodes";
 /// The lifetime of a node's token, in seconds: as long as a request from node to node may take.
 const NODE_TOKEN_S: u64 = 60;
 
-/// Signs the tokens with which one node of a cluster calls another, for a user whose session it holds.
+/// The `sub` of a node that calls for itself. No user has this id.
+pub(crate) const NODE_ITSELF: &str = "";
+/// What a node may do that calls for itself: no more than its work needs.
+pub(crate) const NODE_SCOPES: [KeyScope; 2] = [KeyScope::Push, KeyScope::Popups];
+
+/// Signs the tokens with which one node of a cluster calls another: for a user whose session it holds, or for itself.
 #[derive(Clone)]
 pub struct NodeTokenSigner {
     key: hmac::Key,
@@ -131,9 +139,11 @@ impl NodeTokenSigner {
         NodeTokenSigner { key: hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()) }
     }
 
-    pub(crate) fn sign(&self, user: &str) -> Result<String, serde_json::Error> {
+    /// `user`: on whose behalf; `None`: for the node itself.
+    pub(crate) fn sign(&self, user: Option<&str>) -> Result<String, serde_json::Error> {
         let header = format!(r#"{{"alg":"HS256","kid":"{NODES_KEY_ID}"}}"#);
-        let claims = serde_json::to_vec(&NodeClaims { sub: user, exp: now_ms() / 1_000 + NODE_TOKEN_S })?;
+        let sub = user.unwrap_or(NODE_ITSELF);
+        let claims = serde_json::to_vec(&NodeClaims { sub, exp: now_ms() / 1_000 + NODE_TOKEN_S })?;
         let mut token = format!("{}.{}", jwt::to_base64(header.as_bytes()), jwt::to_base64(&claims));
         let signature = hmac::sign(&self.key, token.as_bytes());
         token.push('.');
@@ -166,7 +176,7 @@ impl TokenVerifier {
         self
     }
 
-    /// Also accepts the tokens that nodes of the cluster sign for users whose sessions they hold.
+    /// Also accepts the tokens that nodes of the cluster sign.
     pub fn trust_nodes(&mut self, nodes: &NodeTokenSigner) {
         self.node_key = Some(nodes.key.clone());
     }

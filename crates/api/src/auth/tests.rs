@@ -289,10 +289,12 @@ fn only_the_cluster_secret_signs_tokens_between_nodes() {
     let nodes = NodeTokenSigner::new("of the cluster");
     let mut trusting = tokens();
     trusting.trust_nodes(&nodes);
-    let token = nodes.sign("alice").unwrap();
+    let token = nodes.sign(Some("alice")).unwrap();
     let claims = trusting.verify(&token).unwrap();
     assert_eq!((claims.user.as_str(), claims.signed_by_node, claims.scopes), ("alice", true, Scopes::ALL));
     assert_eq!(tokens().verify(&token).unwrap_err().code, ErrorCode::Unauthorized, "a server that is alone");
+    let claims = trusting.verify(&nodes.sign(None).unwrap()).unwrap();
+    assert_eq!((claims.user.as_str(), claims.signed_by_node), (NODE_ITSELF, true));
     // A token that names the nodes' key but is signed with the app's secret.
     let claims = json!({"sub": "alice", "exp": NOW_S + 600}).to_string();
     let forged = sign_text(SECRET, r#"{"alg":"HS256","kid":"tidings-nodes"}"#, &claims);

@@ -1,15 +1,34 @@
-//! Requests of this node's sessions that only the leader can answer.
+//! Requests of this node that only the leader of a function can answer, which is another node: for its sessions, and for its own work.
 
-use std::{future::Future, pin::Pin};
-use tidings_protocol::error::Refusal;
+use tidings_protocol::{
+    error::Refusal,
+    http::{PopupEvent, PushRequest},
+};
+use tokio::sync::oneshot;
 
-/// An HTTP operation for the leader, on behalf of a user.
+/// What a node asks of a leader.
 #[derive(Debug, Clone)]
-pub struct LeaderRequest {
-    pub user: String,
-    pub path: &'static str,
-    /// JSON.
-    pub body: Vec<u8>,
+pub enum LeaderRequest {
+    /// Which popup suits a user, on the user's behalf: the JSON of a `DecideRequest`.
+    DecidePopup {
+        user: String,
+        question: Vec<u8>,
+    },
+    /// What a user did with popups, on the user's behalf; without a user: what the server itself records of users.
+    ReportPopupEvents {
+        user: Option<String>,
+        events: Vec<PopupEvent>,
+    },
+    /// A push of the server itself.
+    Push(Box<PushRequest>),
+    /// The devices that a user has bound.
+    UserDevices {
+        user: String,
+    },
+    RemoveDevice {
+        user: String,
+        device_id: String,
+    },
 }
 
 /// The leader's HTTP response.
@@ -20,14 +39,14 @@ pub struct LeaderResponse {
     pub body: Vec<u8>,
 }
 
-pub type PendingResponse = Pin<Box<dyn Future<Output = Result<LeaderResponse, Refusal>> + Send>>;
+/// Where the response comes, within seconds; or why the leader did not answer.
+pub type PendingResponse = oneshot::Receiver<Result<LeaderResponse, Refusal>>;
 
-/// Sends requests to the leader. The HTTP listener implements it; it opens after the engine has started.
+/// Sends requests to leaders. The HTTP listener implements it; it opens after the engine has started.
 pub trait LeaderClient: Send + Sync + 'static {
-    /// Begins a request. The response comes within seconds.
+    /// Begins a request. Does not wait, and may be called on any thread.
     ///
     /// # Errors
-    /// Here: no other node leads now, or too many requests wait for the leader. In the response: the leader did not
-    /// answer.
+    /// No other node leads now, or too many requests wait for leaders.
     fn send(&self, request: LeaderRequest) -> Result<PendingResponse, Refusal>;
 }

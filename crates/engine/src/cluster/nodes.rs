@@ -64,8 +64,8 @@ impl From<UnknownGate> for LeaseError {
 struct View {
     nodes: Vec<NodeInfo>,
     leaders: Vec<Leader>,
-    /// Whether functions have leases of their own.
-    is_split: bool,
+    /// The functions that have leases of their own.
+    leased: Vec<Function>,
     /// When a node has come or gone, or another one has begun to lead, last.
     changed_at: Option<Instant>,
     /// Since when nobody leads a function.
@@ -85,12 +85,24 @@ impl View {
     fn spread(&self, without: Option<u64>) -> Spread {
         let may_lead = |node: &&NodeInfo| ROLES_THAT_LEAD.contains(&&*node.roles) && !node.details.draining;
         let nodes = self.nodes.iter().filter(may_lead).map(|node| node.boot_id).filter(|node| Some(*node) != without);
-        Spread::new(nodes, Function::ALL.map(|function| self.leader(function).map(|leader| leader.boot_id)))
+        Spread::new(nodes, &self.leased, |function| self.leader(function).map(|leader| leader.boot_id))
+    }
+
+    /// Whether functions have leases of their own.
+    fn is_split(&self) -> bool {
+        self.leased.len() > 1
+    }
+
+    /// The functions that are led under the lease of this one: those without a lease move with the first of all.
+    fn led_with(&self, function: Function) -> Vec<Function> {
+        let is_led_with =
+            |other: &Function| *other == function || function == Function::ALL[0] && !self.leased.contains(other);
+        Function::ALL.into_iter().filter(is_led_with).collect()
     }
 
     fn is_alike(&self, new: &ClusterView) -> bool {
         let boot_ids = |nodes: &[NodeInfo]| nodes.iter().map(|node| node.boot_id).collect::<Vec<_>>();
-        boot_ids(&self.nodes) == boot_ids(&new.nodes) && self.leaders == new.leaders && self.is_split == new.is_split
+        boot_ids(&self.nodes) == boot_ids(&new.nodes) && self.leaders == new.leaders && self.leased == new.leased
     }
 }
 
@@ -127,7 +139,7 @@ impl ClusterNodes {
             && !self.is_draining()
             && lost.boot_id != self.me.boot_id
             && (by_all
-                || !view.is_split
+                || !view.is_split()
                 || view.spread(Some(lost.boot_id)).successors().contains(&(lost.function, self.me.boot_id)))
     }
 
@@ -337,7 +349,7 @@ impl ClusterNodes {
             return Vec::new();
         }
         let view = self.view.read();
-        if !view.is_split {
+        if !view.is_split() {
             // At its start a node does not know whether there are others.
             return Function::ALL.to_vec();
         }
@@ -354,14 +366,15 @@ impl ClusterNodes {
     fn balance(&self) {
         let view = self.view.read();
         let is_calm = view.changed_at.is_some_and(|changed| changed.elapsed() >= self.balance_after);
-        let next = (view.is_split && is_calm).then(|| view.spread(None).next_move()).flatten();
-        drop(view);
+        let next = (view.is_split() && is_calm).then(|| view.spread(None).next_move()).flatten();
         let Some(Move { function, to, .. }) = next.filter(|next| next.from == self.me.boot_id) else { return };
-        self.leases.suspend(function);
+        let moved = view.led_with(function);
+        drop(view);
+        moved.iter().for_each(|function| self.leases.suspend(*function));
         std::thread::sleep(STORED_WITHIN);
         match self.log.hand_over(function, self.me.boot_id, to, self.lease.as_millis() as u64) {
             Ok(true) => {
-                self.leases.end(function);
+                moved.iter().for_each(|function| self.leases.end(*function));
                 self.metrics.cluster.moves.inc();
                 tracing::info!(function = function.name(), "a node with less to do leads this function from here on");
             }
@@ -408,7 +421,7 @@ impl ClusterNodes {
             self.leases.on_renewal(heartbeat_sent);
         }
         view.has_seen_leader |= !new.leaders.is_empty();
-        (view.nodes, view.leaders, view.is_split, view.trouble) = (new.nodes, new.leaders, new.is_split, None);
+        (view.nodes, view.leaders, view.leased, view.trouble) = (new.nodes, new.leaders, new.leased, None);
         self.metrics.cluster.nodes.set(view.nodes.len() as i64);
         self.metrics.cluster.leader.set(i64::from(leads.contains(&Function::Push)));
         drop(view);

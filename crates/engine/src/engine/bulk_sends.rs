@@ -52,7 +52,7 @@ impl Engine {
         self.check_draining()?;
         let account = self.check_bulk_send(&new)?;
         let mut cursor = self.bulk_sends.lock();
-        let term = self.leads.term(Function::Push).ok_or_else(leader_unavailable)?;
+        let term = self.leads.term(Function::Popups).ok_or_else(leader_unavailable)?;
         let all = rows::all(&*self.store).map_err(store_refusal)?;
         let same =
             |known: &&Progress| known.view.account == new.account && known.view.client_bulk_id == new.client_bulk_id;
@@ -159,7 +159,7 @@ impl Engine {
     /// `not_found`; `store_unavailable`, `node_unavailable`.
     pub fn cancel_bulk_send(&self, id: u64) -> Result<BulkSend, Refusal> {
         let _changes = self.bulk_sends.lock();
-        let term = self.leads.term(Function::Push).ok_or_else(leader_unavailable)?;
+        let term = self.leads.term(Function::Popups).ok_or_else(leader_unavailable)?;
         let mut progress = self.require_bulk_send(id)?;
         if progress.is_running() {
             progress.end(BulkStatus::Cancelled, self.clock.now_ms());
@@ -168,12 +168,12 @@ impl Engine {
         Ok(progress.view)
     }
 
-    /// Does a part of each running send. Answers whether there is more to do at once. Only the leader works.
+    /// Does a part of each running send. Answers whether there is more to do at once. Only the leader of popups works, which knows the segments.
     ///
     /// # Errors
     /// `store_unavailable`: a later call goes on.
     pub async fn work_on_bulk_sends(self: &Arc<Self>) -> Result<bool, Refusal> {
-        let Some(term) = self.leads.term(Function::Push) else { return Ok(false) };
+        let Some(term) = self.leads.term(Function::Popups) else { return Ok(false) };
         let engine = self.clone();
         let running = move || {
             let mut idle_in = engine.bulk_sends.lock();

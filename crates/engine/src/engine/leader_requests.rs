@@ -1,33 +1,87 @@
-//! What sessions ask of the leader when another node leads: popup decisions, and reports of popup events.
+//! What this node asks of the leader of a function when another node leads it: popup decisions and reports of popup events for sessions,
+//! pushes of journeys, and what an erasure does with devices.
 
 use super::popup_questions::PopupAnswer;
 use crate::{
     Engine,
-    cluster::leader_client::{LeaderClient, LeaderRequest, LeaderResponse},
+    cluster::leader_client::{LeaderClient, LeaderRequest, LeaderResponse, PendingResponse},
 };
+use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
-use std::{collections::BTreeMap, sync::Arc};
-use tidings_domain::refusals::leader_unavailable;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
+use tidings_domain::{function::Function, refusals::leader_unavailable};
 use tidings_protocol::{
-    error::Refusal,
-    http::{PopupEvent, PopupEvents, PopupEventsAccepted, Problem},
+    error::{ErrorCode, Refusal},
+    http::{PopupEvent, PopupEventsAccepted, Problem, UserDevices},
 };
 
-impl Engine {
-    /// Has the engine reach the leader by this client. Only the first call counts.
-    pub fn set_leader_client(&self, client: Arc<dyn LeaderClient>) {
-        let _ = self.leader_client.set(client);
+/// The way to the leaders on other nodes.
+#[derive(Clone, Default)]
+pub(crate) struct LeaderRequests(Arc<OnceLock<Arc<dyn LeaderClient>>>);
+
+impl LeaderRequests {
+    /// Begins a request.
+    ///
+    /// # Errors
+    /// `node_unavailable`: no leader can be asked; `queue_full`.
+    pub(crate) fn begin(&self, request: LeaderRequest) -> Result<PendingResponse, Refusal> {
+        self.0.get().ok_or_else(leader_unavailable)?.send(request)
     }
 
-    /// The leader's response, if the leader did not refuse.
-    async fn ask_leader(&self, request: LeaderRequest) -> Result<LeaderResponse, Refusal> {
-        let response = self.leader_client.get().ok_or_else(leader_unavailable)?.send(request)?.await?;
-        if response.status < 300 {
-            return Ok(response);
-        }
-        let problem: Problem = serde_json::from_slice(&response.body).map_err(|_| leader_unavailable())?;
-        let (retry_after_ms, reason) = (response.retry_after_ms, problem.reason.map(Into::into));
-        Err(Refusal { code: problem.code, detail: problem.detail, retry_after_ms, reason })
+    /// The response of a leader that did not refuse.
+    ///
+    /// # Errors
+    /// The leader's refusal, or those of [`LeaderRequests::begin`].
+    pub(crate) async fn ask(&self, request: LeaderRequest) -> Result<LeaderResponse, Refusal> {
+        let response = self.begin(request)?.await;
+        accepted(response.map_err(|_| leader_unavailable())?)
+    }
+
+    /// The same, which blocks.
+    pub(crate) fn ask_blocking(&self, request: LeaderRequest) -> Result<LeaderResponse, Refusal> {
+        wait(self.begin(request)?)
+    }
+}
+
+/// Waits for the response of a leader that does not refuse. Blocks.
+pub(crate) fn wait(response: PendingResponse) -> Result<LeaderResponse, Refusal> {
+    accepted(response.blocking_recv().map_err(|_| leader_unavailable())?)
+}
+
+fn accepted(response: Result<LeaderResponse, Refusal>) -> Result<LeaderResponse, Refusal> {
+    let response = response?;
+    if response.status < 300 {
+        return Ok(response);
+    }
+    let Problem { code, detail, reason, .. } = read(&response)?;
+    Err(Refusal { code, detail, retry_after_ms: response.retry_after_ms, reason: reason.map(Into::into) })
+}
+
+fn read<T: DeserializeOwned>(response: &LeaderResponse) -> Result<T, Refusal> {
+    serde_json::from_slice(&response.body).map_err(|_| leader_unavailable())
+}
+
+impl LeaderRequests {
+    /// Reports popup events to the leader, on this user's behalf; `None`: on the server's.
+    ///
+    /// # Errors
+    /// The leader's refusal, or `node_unavailable` if no leader could be asked.
+    pub(crate) async fn report_popup_events(
+        &self,
+        user: Option<String>,
+        events: Vec<PopupEvent>,
+    ) -> Result<PopupEventsAccepted, Refusal> {
+        read(&self.ask(LeaderRequest::ReportPopupEvents { user, events }).await?)
+    }
+}
+
+impl Engine {
+    /// Has the engine reach leaders by this client. Only the first call counts.
+    pub fn set_leader_client(&self, client: Arc<dyn LeaderClient>) {
+        let _ = self.leader_requests.0.set(client);
     }
 
     /// Has the leader decide which popup suits a user. `own_session` is the session of a question that names none.
@@ -40,27 +94,41 @@ impl Engine {
         own_session: Option<&str>,
         question: &[u8],
     ) -> Result<PopupAnswer, Refusal> {
-        let body = with_session(question, own_session).map_err(|error| Refusal::field("question", error))?;
-        let request = LeaderRequest { user: user.into(), path: "/v1/popups/decide", body };
-        let response = self.ask_leader(request).await?;
+        let question = with_session(question, own_session).map_err(|error| Refusal::field("question", error))?;
+        let request = LeaderRequest::DecidePopup { user: user.into(), question };
+        let response = self.leader_requests.ask(request).await?;
         let decision = (response.status == 200).then(|| String::from_utf8(response.body)).transpose();
         let decision = decision.map_err(|_| leader_unavailable())?.map(String::into_bytes);
         Ok(PopupAnswer { decision, retry_after_ms: response.retry_after_ms })
     }
 
-    /// Reports a user's popup events to the leader.
+    /// Removes all devices of a user, whichever node leads pushes. Blocks.
     ///
     /// # Errors
-    /// The leader's refusal, or `node_unavailable` if no leader could be asked.
-    pub(crate) async fn report_to_leader(
-        &self,
-        user: &str,
-        events: Vec<PopupEvent>,
-    ) -> Result<PopupEventsAccepted, Refusal> {
-        let body = serde_json::to_vec(&PopupEvents { events }).map_err(|error| Refusal::field("events", error))?;
-        let request = LeaderRequest { user: user.into(), path: "/v1/popup-events", body };
-        let response = self.ask_leader(request).await?;
-        serde_json::from_slice(&response.body).map_err(|_| leader_unavailable())
+    /// `not_found` for an unknown user, or `store_unavailable`, `node_unavailable`: some may be removed.
+    pub(crate) fn remove_devices(&self, user: &str) -> Result<(), Refusal> {
+        let is_own = self.has_term(Function::Push);
+        let devices = if is_own {
+            self.push.user_devices(user)?
+        } else {
+            read::<UserDevices>(&self.leader_requests.ask_blocking(LeaderRequest::UserDevices { user: user.into() })?)?
+        };
+        for device in devices.devices {
+            let device_id = device.device_id;
+            let removed = if is_own {
+                self.push.remove_device(user, &device_id)
+            } else {
+                self.leader_requests
+                    .ask_blocking(LeaderRequest::RemoveDevice { user: user.into(), device_id })
+                    .map(drop)
+            };
+            match removed {
+                // Another attempt has removed it, whose answer was lost.
+                Err(refusal) if refusal.code == ErrorCode::NotFound => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
     }
 }
 

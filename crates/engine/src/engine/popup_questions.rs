@@ -1,7 +1,7 @@
 //! The entrance for what apps say to popups. Every listener hands a question, or a report of events, to the function here with
 //! the caller, and encodes the answer: HTTP with and without the router, sessions of both protocols.
 //!
-//! Only the leader answers. A session's question is passed on to the leader here; the leader gets it as an HTTP request,
+//! Only the leader of popups answers. A session's question is passed on to the leader here; the leader gets it as an HTTP request,
 //! whose listener calls the same function. An HTTP request of a node that does not lead is passed on as a whole, as all
 //! requests for the leader are, and does not come here.
 
@@ -91,13 +91,15 @@ impl Engine {
         events: Vec<PopupEvent>,
     ) -> Result<PopupEventsAccepted, Refusal> {
         match caller.actor {
-            Actor::User(user) if self.is_for_another_node(caller) => self.report_to_leader(&user.id, events).await,
+            Actor::User(user) if self.is_for_another_node(caller) => {
+                self.leader_requests.report_popup_events(Some(user.id.clone()), events).await
+            }
             actor => self.popups.report_events(actor, events).await,
         }
     }
 
     /// Whether a session of this node has to be answered by the leader, which is another node.
     fn is_for_another_node(&self, caller: PopupCaller<'_>) -> bool {
-        caller.session.is_some() && !self.has_term(Function::Push)
+        caller.session.is_some() && !self.has_term(Function::Popups)
     }
 }

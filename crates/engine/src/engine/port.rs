@@ -1,7 +1,12 @@
 //! What the crate of notifications, which lies above this one, uses of the engine beside what the listeners use: changes of its own
 //! by way of the committer, who leads, and what sessions were handed.
 
-use crate::{Engine, commit::Committer, engine::popup_users::PopupUsers, views::Found};
+use crate::{
+    Engine,
+    commit::Committer,
+    engine::{leader_requests::LeaderRequests, popup_users::PopupUsers},
+    views::Found,
+};
 use std::sync::Arc;
 use tidings_domain::{
     function::Function,
@@ -9,8 +14,11 @@ use tidings_domain::{
     model::*,
     store::{Outcome, Proposal},
 };
-use tidings_popups::UserContextSource;
-use tidings_protocol::error::Refusal;
+use tidings_popups::{PopupService, UserContextSource};
+use tidings_protocol::{
+    error::Refusal,
+    http::{PopupEvent, PopupEventsAccepted},
+};
 
 /// The committer, for changes of which no other user is notified.
 #[derive(Clone)]
@@ -34,7 +42,34 @@ impl Proposals {
     }
 }
 
+/// Events of users that the server itself records, on whichever node popups are led.
+#[derive(Clone)]
+pub struct PopupEventReports {
+    popups: Arc<PopupService>,
+    lead: Leadership,
+    leader_requests: LeaderRequests,
+}
+
+impl PopupEventReports {
+    /// Records events; once it returns they are durable.
+    ///
+    /// # Errors
+    /// Those of [`PopupService::report_events`], or no leader could be asked (`node_unavailable`).
+    pub async fn report(&self, events: Vec<PopupEvent>) -> Result<PopupEventsAccepted, Refusal> {
+        match self.lead.term() {
+            Some(_) => self.popups.report_events(&Actor::App, events).await,
+            None => self.leader_requests.report_popup_events(None, events).await,
+        }
+    }
+}
+
 impl Engine {
+    /// How channels of notifications record events of users.
+    pub fn popup_event_reports(&self) -> PopupEventReports {
+        let (popups, leader_requests) = (self.popups.clone(), self.leader_requests.clone());
+        PopupEventReports { popups, lead: self.leads.of(Function::Popups), leader_requests }
+    }
+
     pub fn proposals(&self) -> Proposals {
         Proposals(self.committer.clone())
     }

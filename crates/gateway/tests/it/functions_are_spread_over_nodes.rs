@@ -5,10 +5,14 @@
 use crate::support::*;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
-use tidings_client::http::HttpClient;
+use tidings_client::{http::HttpClient, session::Session};
 use tidings_domain::{
     commit_log::{CommitLog, Leader, NodeDetails},
     function::Function,
+};
+use tidings_protocol::{
+    frames::{Bind, ClientFrame},
+    http::{PopupEvent, PopupEventKind},
 };
 use tidings_testkit::{CuttableLog, LocalBus, MemoryStore};
 
@@ -41,7 +45,6 @@ fn three() -> Vec<Node> {
     let nodes = ["a", "b", "c"];
     let nodes = nodes.map(|name| node(NodeDetails::of_this_program(), name, &store, &bus, BALANCE_AFTER));
     let nodes = Vec::from(nodes);
-    // The weights are 4, 3 and 2.
     until("they share the functions", || {
         let shares = nodes.iter().map(|node| {
             let own = leaders(&nodes[0]).into_iter().filter(|leader| leader.boot_id == boot_id(node));
@@ -49,7 +52,7 @@ fn three() -> Vec<Node> {
         });
         let mut shares: Vec<u32> = shares.collect();
         shares.sort_unstable();
-        shares == [2, 3, 4]
+        shares == [3, 4, 4]
     });
     until("all know it", || nodes.iter().all(|node| leaders(node) == leaders(&nodes[0])));
     until("it is done by those", || {
@@ -149,4 +152,71 @@ fn while_a_node_of_an_earlier_version_lives_one_node_leads_all() {
     let again = start("d", NodeDetails::default());
     until("it ends", || again.server.engine.end_reason().is_some());
     assert!(leaders(&new).iter().all(|leader| leader.boot_id != boot_id(&again)));
+}
+
+#[test]
+fn what_push_and_popups_ask_of_each_other_crosses_nodes() {
+    let nodes = three();
+    let leader = |function| nodes.iter().find(|node| node.server.engine.leads(function)).unwrap();
+    let (push, popups) = (leader(Function::Push), leader(Function::Popups));
+    assert_ne!(boot_id(push), boot_id(popups), "they weigh too much for one");
+    push.server.users(&["ann", "ben"]);
+    let mut http = push.server.app();
+
+    // Journeys push, at another node than theirs.
+    let journey = json!({"state": "live", "entry": {"event": "came"}, "steps": [
+        {"id": "told", "type": "push", "push": {"type": "offer", "body": 1}}]});
+    ask(&mut http, "PUT", "/v1/popup-journeys/start", journey);
+    let came = json!({"events": [{"id": "e1", "type": "custom", "name": "came", "user": "ann"}]});
+    ask(&mut http, "POST", "/v1/popup-events", came);
+    let counts = || ask(&mut popups.server.app(), "GET", "/v1/popup-journeys/start/counts", Value::Null);
+    until("the user goes on behind the push", || {
+        counts()["steps"].as_array().unwrap().iter().any(|step| step["step"] == "told" && step["left"] == 1)
+    });
+    let pushes = ask(&mut http, "GET", "/v1/push", Value::Null);
+    assert_eq!(pushes["pushes"].as_array().unwrap().len(), 1, "{pushes}");
+
+    // The channel `popup` records events.
+    let event = PopupEvent {
+        name: Some("missed".into()),
+        user: Some("ben".into()),
+        ..PopupEvent::new("reach-1", PopupEventKind::Custom)
+    };
+    let reports = push.server.engine.popup_event_reports();
+    for (accepted, duplicates) in [(1, 0), (0, 1)] {
+        let reported = push.server.wait(reports.report(vec![event.clone()])).unwrap();
+        assert_eq!((reported.accepted, reported.duplicates), (accepted, duplicates));
+    }
+
+    // A policy names a segment, which any node reads as it is now.
+    let put_segment = |users: &str| {
+        let answer = push.server.app().exchange_text("PUT", "/v1/popup-segments/vip", "text/plain", users.as_bytes());
+        assert_eq!(answer.unwrap().status, 200);
+    };
+    put_segment("ann\n");
+    let users = |node: &Node| node.server.engine.popups.segment_users("vip").unwrap().map(|users| users.len());
+    assert_eq!((users(push), users(popups)), (Some(1), Some(1)));
+    put_segment("ann\nben\n");
+    until("the change is noticed", || users(push) == Some(2));
+    assert_eq!(push.server.engine.popups.segment_users("none").unwrap(), None);
+    ask(&mut http, "DELETE", "/v1/popup-segments/vip", Value::Null);
+    until("it is gone everywhere", || nodes.iter().all(|node| users(node).is_none()));
+
+    // An erasure removes devices.
+    let mut session = Session::connect(push.server.address).unwrap();
+    let ClientFrame::Bind(bind) = bind_frame(&token("ann"), "phone", None) else { panic!("no bind") };
+    session.write(&ClientFrame::Bind(Bind { push: true, ..bind })).unwrap();
+    let devices = || ask(&mut popups.server.app(), "GET", "/v1/users/ann/devices", Value::Null);
+    until("the device is bound", || devices()["devices"].as_array().unwrap().len() == 1);
+    let erasure =
+        ask(&mut http, "DELETE", "/v1/users/ann?messages=remove", Value::Null)["id"].as_str().unwrap().to_owned();
+    let forwarded = popups.server.engine.metrics.cluster.forwarded.get();
+    until("the user is erased", || {
+        nodes.iter().for_each(|node| drop(node.server.notifications.work_on_erasures()));
+        ask(&mut push.server.app(), "GET", &format!("/v1/erasures/{erasure}"), Value::Null)["state"] == "done"
+    });
+    assert!(
+        popups.server.engine.metrics.cluster.forwarded.get() >= forwarded + 2,
+        "it asked for devices and removed one"
+    );
 }

@@ -4,11 +4,8 @@ use super::{InternalChannel, Notified, Telling};
 use crate::offline_recipients::OfflinePushContext;
 use serde_json::{Map, json};
 use std::{collections::HashSet, sync::Arc};
-use tidings_domain::{
-    model::{Actor, User},
-    notification_counts::ChannelEvent,
-};
-use tidings_popups::PopupService;
+use tidings_domain::{model::User, notification_counts::ChannelEvent};
+use tidings_engine::engine::port::PopupEventReports;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
@@ -18,15 +15,15 @@ use tokio::runtime::Runtime;
 
 pub(super) struct PopupEvents {
     context: Arc<OfflinePushContext>,
-    popups: Arc<PopupService>,
+    reports: PopupEventReports,
     /// The thread of the channel belongs to no other.
     runtime: Runtime,
 }
 
 impl PopupEvents {
-    pub(super) fn new(context: Arc<OfflinePushContext>, popups: Arc<PopupService>) -> std::io::Result<PopupEvents> {
+    pub(super) fn new(context: Arc<OfflinePushContext>, reports: PopupEventReports) -> std::io::Result<PopupEvents> {
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-        Ok(PopupEvents { context, popups, runtime })
+        Ok(PopupEvents { context, reports, runtime })
     }
 }
 
@@ -62,7 +59,7 @@ impl InternalChannel for PopupEvents {
         for people in people.chunks(POPUP_EVENTS_BATCH_MAX) {
             let events = people.iter().map(event_of).collect();
             notifications.add(Channel::Popup, ChannelEvent::Attempted, now_ms, people.len() as u64, None);
-            let recorded = self.runtime.block_on(self.popups.report_events(&Actor::App, events));
+            let recorded = self.runtime.block_on(self.reports.report(events));
             let count = people.len() as u64;
             match recorded {
                 Ok(_) => {

@@ -129,7 +129,7 @@ impl NotificationPolicies {
             at.map(|at| former.remove(at))
         };
         let former = match known {
-            Some(known) => self.with_present_segments(known),
+            Some(known) => self.with_present_segments(known)?,
             None => match self.source_of(version) {
                 Ok(Some(source)) => self.former(source),
                 Ok(None) => return Ok(current),
@@ -158,12 +158,12 @@ impl NotificationPolicies {
         Former { compiled: Arc::new(source.compile()), source }
     }
 
-    fn with_present_segments(&self, known: Former) -> Former {
-        let segments = self.segments_of(&known.source.checked);
+    fn with_present_segments(&self, known: Former) -> StoreResult<Former> {
+        let segments = self.segments_of(&known.source.checked)?;
         if is_same_segments(&segments, &known.source.segments) {
-            return known;
+            return Ok(known);
         }
-        self.former(Source { segments, ..known.source })
+        Ok(self.former(Source { segments, ..known.source }))
     }
 
     /// A version as it is stored; `None`: it is not kept.
@@ -176,7 +176,7 @@ impl NotificationPolicies {
         };
         let damaged = |refusal: Refusal| StoreError::Damaged(format!("the notification policy: {refusal}"));
         let checked = check(policy.unwrap_or_else(|| self.parts.default.clone())).map_err(damaged)?;
-        let segments = self.segments_of(&checked);
+        let segments = self.segments_of(&checked)?;
         Ok(Some(Source { version, checked, segments }))
     }
 
@@ -201,7 +201,7 @@ impl NotificationPolicies {
                 || StoreError::Damaged(format!("version {} of the notification policy is missing", head.version));
             *source = self.source_of(head.version)?.ok_or_else(gone)?;
         } else {
-            let segments = self.segments_of(&source.checked);
+            let segments = self.segments_of(&source.checked)?;
             if is_same_segments(&segments, &source.segments) {
                 return Ok(());
             }
@@ -211,15 +211,13 @@ impl NotificationPolicies {
         Ok(())
     }
 
-    /// The segments that conditions name. Only the leader has them in memory, and only the leader decides.
-    fn segments_of(&self, checked: &CheckedPolicy) -> Segments {
+    /// The segments that conditions name, which every node follows: who decides need not lead popups.
+    fn segments_of(&self, checked: &CheckedPolicy) -> StoreResult<Segments> {
         let mut ids: Vec<String> = checked.segments().into_iter().map(|(_, id)| id.to_owned()).collect();
         ids.sort_unstable();
         ids.dedup();
-        ids.into_iter()
-            .map(|id| (self.parts.popups.segment_users(&id).ok().flatten(), id))
-            .map(|(s, id)| (id, s))
-            .collect()
+        let with_users = |id: String| self.parts.popups.segment_users(&id).map(|users| (id, users));
+        ids.into_iter().map(with_users).collect()
     }
 
     fn view(&self, stored: Option<StoredVersion>) -> StoredNotificationPolicy {
@@ -290,7 +288,7 @@ impl NotificationPolicies {
         }
         let checked = check(json::read(text)?)?;
         for (path, id) in checked.segments() {
-            if self.parts.popups.segment_users(id)?.is_none() {
+            if self.parts.popups.segment_users(id).map_err(store_refusal)?.is_none() {
                 return Err(Refusal::field(&path, format!("unknown segment {id:?}")));
             }
         }

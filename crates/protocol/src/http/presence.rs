@@ -128,11 +128,11 @@ pub struct NodeView {
     /// What a node of a cluster does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roles: Option<String>,
-    /// Whether it does now pushes, popups and notifications for all nodes of the cluster: `functions` has `push`.
+    /// Whether it does now pushes and notifications for all nodes of the cluster: `functions` has `push`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leads: bool,
-    /// The functions that it leads now, each of which one node of the cluster leads: `push` (with popups, notifications, bulk sends
-    /// and erasures), `scheduled_messages`, `event_consumers`, `outboxes`, `presence`, `housekeeping`. Later versions may have more.
+    /// The functions that it leads now, each of which one node of the cluster leads: `push` (with notifications), `popups` (with bulk
+    /// sends and erasures), `scheduled_messages`, `event_consumers`, `outboxes`, `presence`, `housekeeping`. Later versions may have more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<String>,
     /// Settings in which it differs from the node that answers, though all nodes must have them alike.

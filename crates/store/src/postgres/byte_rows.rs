@@ -1,6 +1,6 @@
 //! Rows whose keys and values a part of the server encodes itself.
 
-use super::{PostgresStore, connection::number, read_place::Read};
+use super::{PostgresStore, connection::number, read_place::Read, terms::is_lease_of};
 use crate::{
     byte_rows::check_lengths,
     push::{decode_push_row, push_key, push_value},
@@ -26,7 +26,9 @@ macro_rules! table {
         Table {
             write: concat!(
                 "WITH fence AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint AND boot_id = $4::bigint ",
-                "AND (function = $5 OR NOT is_split) FOR SHARE), ",
+                "AND ",
+                is_lease_of!("$5"),
+                " FOR SHARE), ",
                 "change AS MATERIALIZED ",
                 "(SELECT c.* FROM fence, unnest($1::bytea[], $2::bytea[]) AS c (key, value)), ",
                 "gone AS (DELETE FROM ",

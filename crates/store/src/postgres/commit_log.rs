@@ -42,13 +42,14 @@ const LEAD: &str = concat!(
      WHERE boot_id = $1 \
      OR lease_until < now() AND (function = ANY ($3::text[]) OR NOT is_split AND cardinality($3::text[]) > 0)"
 );
-const LEADERS: &str = "SELECT function, is_split, boot_id, term, lease_until >= now() AND boot_id <> 0 FROM leader";
-/// Gives each function a lease of its own, which the leader holds as it does the one for all. A write that began before and
-/// waits for the row is refused then, and finds its function's row at the next attempt.
-const SPLIT: &str = "WITH all_in_one AS (UPDATE leader SET is_split = true \
-     WHERE NOT is_split AND boot_id = $1 AND EXISTS (SELECT FROM gates WHERE name = $2) RETURNING boot_id, lease_until, term) \
+const LEADERS: &str = "SELECT function, boot_id, term, lease_until >= now() AND boot_id <> 0 FROM leader";
+/// Gives the functions $2 leases of their own, which the leader holds as it does the one under which they were led. A write that
+/// began before and waits for the row is refused then, and finds its function's row at the next attempt.
+const SPLIT: &str = "WITH first AS (UPDATE leader SET is_split = true, \
+       also_for = array(SELECT unnest(also_for) EXCEPT SELECT unnest($2::text[])) \
+     WHERE function = 'push' AND boot_id = $1 AND (NOT is_split OR also_for && $2::text[]) RETURNING boot_id, lease_until, term) \
      INSERT INTO leader (function, boot_id, lease_until, term, is_split) \
-     SELECT f, boot_id, lease_until, term, true FROM all_in_one, unnest($3::text[]) f";
+     SELECT f, boot_id, lease_until, term, true FROM first, unnest($2::text[]) f";
 /// A node without a lease cannot take over: its lease as the leader would only delay others.
 const HAND_OVER: &str = concat!(
     "UPDATE leader SET term = greatest(term + 1, ",
@@ -96,25 +97,52 @@ pub(super) fn boot(id: u64) -> i64 {
     id as i64
 }
 
+/// The row of this function's own lease, of these rows of `LEADERS`.
+fn row_of(rows: &[Row], function: Function) -> Option<&Row> {
+    rows.iter().find(|row| row.get::<_, &str>(0) == function.name())
+}
+
+/// The functions with leases of their own, of these rows of `LEADERS`.
+fn leased(rows: &[Row]) -> Vec<Function> {
+    Function::ALL.into_iter().filter(|function| row_of(rows, *function).is_some()).collect()
+}
+
 fn names(functions: &[Function]) -> Vec<&'static str> {
     functions.iter().map(|function| function.name()).collect()
 }
 
 impl PostgresStore {
-    /// The leaders whose leases run, of these rows of `LEADERS`, and whether each function has a row. Functions that this program
-    /// does not know are passed over.
-    fn leaders(&self, own_boot_id: i64, rows: &[Row]) -> (Vec<Leader>, bool) {
-        let is_split = rows.first().is_some_and(|row| row.get(1));
+    /// The leaders whose leases run, of these rows of `LEADERS`. A function without a row is led under the lease of the first.
+    /// Functions that this program does not know are passed over.
+    fn leaders(&self, own_boot_id: i64, rows: &[Row]) -> Vec<Leader> {
+        self.terms.note_rows_of(&leased(rows));
         let mut leaders = Vec::with_capacity(Function::COUNT);
         for function in Function::ALL {
-            let row = rows.iter().find(|row| !is_split || row.get::<_, &str>(0) == function.name());
-            let Some(row) = row.filter(|row| row.get(4)) else { continue };
-            let leader: i64 = row.get(2);
-            let term = Term { function, number: number(row, 3) };
-            let term = self.terms.on_heartbeat(own_boot_id, leader, term, is_split);
+            let row = row_of(rows, function).or_else(|| row_of(rows, Function::ALL[0]));
+            let Some(row) = row.filter(|row| row.get(3)) else { continue };
+            let leader: i64 = row.get(1);
+            let term = Term { function, number: number(row, 2) };
+            let term = self.terms.on_heartbeat(own_boot_id, leader, term);
             leaders.push(Leader { boot_id: leader as u64, term });
         }
-        (leaders, is_split)
+        leaders
+    }
+
+    /// Gives functions whose gates are open leases of their own, if this process leads them under that of the first; answers the rows
+    /// of `LEADERS` then.
+    fn split_leases(&self, own_boot_id: i64, rows: Vec<Row>, open_gates: &[String]) -> StoreResult<Vec<Row>> {
+        let is_open = |gate: Gate| open_gates.iter().any(|open| open == gate.name());
+        let leads = row_of(&rows, Function::ALL[0]).is_some_and(|first| first.get::<_, i64>(1) == own_boot_id);
+        if !leads || !is_open(Gate::FunctionLeases) {
+            return Ok(rows);
+        }
+        let is_due = |function: &Function| row_of(&rows, *function).is_none() && is_open(function.gate());
+        let due: Vec<Function> = Function::ALL.into_iter().filter(is_due).collect();
+        if due.is_empty() {
+            return Ok(rows);
+        }
+        self.query(SPLIT, &[&own_boot_id, &names(&due)])?;
+        self.query(LEADERS, &[])
     }
 
     /// The records after a position; the reads are those of the entries and of the changes.
@@ -211,24 +239,17 @@ impl CommitLog for PostgresStore {
             return Err(HeartbeatError::Displaced);
         }
         self.query(LEAD, &[&id, &lease, &names(takes)])?;
-        let mut leases = self.query(LEADERS, &[])?;
+        let leases = self.query(LEADERS, &[])?;
         let open_gates: Vec<String> = self.query(GATES, &[])?.iter().map(|row| row.get(0)).collect();
-        if let [all_in_one] = &leases[..]
-            && all_in_one.get::<_, i64>(2) == id
-            && open_gates.iter().any(|gate| gate == Gate::FunctionLeases.name())
-        {
-            let added: Vec<&str> = names(&Function::ALL[1..]);
-            self.query(SPLIT, &[&id, &Gate::FunctionLeases.name(), &added])?;
-            leases = self.query(LEADERS, &[])?;
-        }
-        let (leaders, is_split) = self.leaders(id, &leases);
+        let leases = self.split_leases(id, leases, &open_gates)?;
+        let leaders = self.leaders(id, &leases);
         let node = |row: &Row| {
             let (name, boot_id) = (row.get(1), row.get::<_, i64>(2) as u64);
             // A later version may describe itself in another form: it is a node all the same.
             decode_node(row.get(0)).unwrap_or_else(|_| NodeInfo { name, boot_id, ..NodeInfo::default() })
         };
         let nodes = self.query(NODES, &[])?.iter().map(node).collect();
-        Ok(ClusterView { nodes, leaders, is_split, open_gates })
+        Ok(ClusterView { nodes, leaders, leased: leased(&leases), open_gates })
     }
 
     fn hand_over(&self, function: Function, from: u64, to: u64, lease_ms: u64) -> StoreResult<bool> {

@@ -3,6 +3,9 @@
 //! the number is raised: that waits for a write that is under way in the database, and fences off one that arrives later.
 //!
 //! The engine does not see the raised numbers: its lead goes on, and so does its term.
+//!
+//! A function has a row of its own in `leader`, or shares that of the first one. A row is split while nodes lead: a write that waits
+//! for the row meanwhile finds that it is not its function's any more, and is refused.
 
 use super::{
     Params, PostgresStore,
@@ -21,14 +24,26 @@ const STRIDE: u64 = 1 << 20;
 /// How often one call tries a write. Each attempt but the first follows another writer that has raised the number.
 const ATTEMPTS_MAX: usize = 4;
 
-const RAISE: &str = "UPDATE leader SET term = $2::bigint WHERE boot_id = $3::bigint AND term >= $1::bigint \
-     AND term < $2::bigint AND (term - $1::bigint) % $4::bigint = 0 AND (function = $5 OR NOT is_split) \
-     RETURNING term, boot_id, is_split";
+/// Whether a row of `leader` is that of this function's lease.
+macro_rules! is_lease_of {
+    ($function:literal) => {
+        concat!("(function = ", $function, " OR NOT is_split OR ", $function, " = ANY (also_for))")
+    };
+}
+pub(super) use is_lease_of;
+
+const RAISE: &str = concat!(
+    "UPDATE leader SET term = $2::bigint WHERE boot_id = $3::bigint AND term >= $1::bigint \
+     AND term < $2::bigint AND (term - $1::bigint) % $4::bigint = 0 AND ",
+    is_lease_of!("$5"),
+    " RETURNING term, boot_id, function, is_split, also_for"
+);
 /// A process without a cluster begins a term of its own for all functions, under the boot id of whichever node led last.
 const BEGIN_ALONE: &str = concat!(
     "WITH begun AS (UPDATE leader SET term = greatest((SELECT max(term) FROM leader) + 1, ",
     now_ms!(),
-    ") RETURNING function, term, boot_id, is_split) SELECT term, boot_id, is_split FROM begun WHERE function = 'push'"
+    ") RETURNING function, term, boot_id, is_split, also_for) \
+     SELECT term, boot_id, function, is_split, also_for FROM begun WHERE function = 'push'"
 );
 
 /// The fencing token that a write names.
@@ -54,24 +69,55 @@ struct State {
     is_write_pending: bool,
 }
 
-/// The states of all functions. While one row stands for all of them, that of the first one stands for all, too.
+/// A row of `leader` as it was changed.
+struct LeaderRow {
+    token: FencingToken,
+    function: String,
+    is_split: bool,
+    also_for: Vec<String>,
+}
+
+impl LeaderRow {
+    fn of(row: &Row) -> LeaderRow {
+        let token = FencingToken { number: number(row, 0), leader: row.get(1) };
+        LeaderRow { token, function: row.get(2), is_split: row.get(3), also_for: row.get(4) }
+    }
+
+    /// Whether it shows that this function has a row of its own.
+    fn shows_row_of(&self, function: Function) -> bool {
+        let is_first = self.function == Function::ALL[0].name();
+        self.function == function.name()
+            || is_first && self.is_split && !self.also_for.iter().any(|other| other == function.name())
+    }
+}
+
+/// The states of all functions. That of the first one is also that of all without a row of their own.
 #[derive(Default)]
 struct States {
-    is_split: bool,
+    has_row: [bool; Function::COUNT],
     by_function: [State; Function::COUNT],
 }
 
 impl States {
-    fn of(&mut self, function: Function) -> &mut State {
-        &mut self.by_function[if self.is_split { function as usize } else { 0 }]
+    fn has_row(&self, function: Function) -> bool {
+        function == Function::ALL[0] || self.has_row[function as usize]
     }
 
-    /// Each function has a row of its own in the database, with the number, and the writes under way, of the one before.
-    fn note_split(&mut self) {
-        if !self.is_split {
-            self.is_split = true;
-            self.by_function = std::array::from_fn(|_| self.by_function[0].clone());
+    fn of(&mut self, function: Function) -> &mut State {
+        let place = if self.has_row(function) { function as usize } else { 0 };
+        &mut self.by_function[place]
+    }
+
+    /// The function has a row of its own in the database, with the number, and the writes under way, of the one before.
+    fn note_row_of(&mut self, function: Function) {
+        if !self.has_row(function) {
+            self.has_row[function as usize] = true;
+            self.by_function[function as usize] = self.by_function[0].clone();
         }
+    }
+
+    fn note_rows_shown_by(&mut self, row: &LeaderRow) {
+        Function::ALL.into_iter().filter(|function| row.shows_row_of(*function)).for_each(|one| self.note_row_of(one));
     }
 }
 
@@ -79,13 +125,16 @@ impl States {
 pub(super) struct Terms(Mutex<States>);
 
 impl Terms {
+    /// These functions have rows of their own. Noted before the leaders, so that none takes over what has become of the first.
+    pub(super) fn note_rows_of(&self, functions: &[Function]) {
+        let mut states = self.0.lock();
+        functions.iter().for_each(|function| states.note_row_of(*function));
+    }
+
     /// Takes a function's leader and the term's number that the database named at a heartbeat; answers the term as the engine
     /// knows it.
-    pub(super) fn on_heartbeat(&self, own_boot_id: i64, leader: i64, term: Term, is_split: bool) -> Term {
+    pub(super) fn on_heartbeat(&self, own_boot_id: i64, leader: i64, term: Term) -> Term {
         let mut states = self.0.lock();
-        if is_split {
-            states.note_split();
-        }
         let state = states.of(term.function);
         let is_raised = |by: u64| by.is_multiple_of(STRIDE) && by / STRIDE <= state.raised;
         let is_known = state.own_boot_id == own_boot_id
@@ -128,8 +177,8 @@ impl PostgresStore {
         write: impl Fn(i64, i64, &str) -> StoreResult<bool>,
     ) -> StoreResult<()> {
         let mut refused = None;
-        // A write that waited while functions got rows of their own is refused once, and finds its function's row then.
-        let mut may_have_split = !self.terms.0.lock().is_split;
+        // A write that waited while its function got a row of its own is refused once, and finds that row then.
+        let mut may_have_split = !self.terms.0.lock().has_row(term.function);
         for _ in 0..ATTEMPTS_MAX {
             let token = self.fencing_token(term, refused)?;
             if refused == Some(token) && !std::mem::take(&mut may_have_split) {
@@ -163,9 +212,10 @@ impl PostgresStore {
             let is_begun = state.number == 0 && state.token.number != 0;
             if !is_begun || state.is_write_pending || Some(state.token) == refused {
                 let own_boot_id = state.own_boot_id;
-                let (token, is_split) = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::StaleTerm)?;
-                *states = States { is_split, ..States::default() };
-                *states.of(term.function) = State { own_boot_id, token, ..State::default() };
+                let row = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::StaleTerm)?;
+                *states = States::default();
+                states.note_rows_shown_by(&row);
+                *states.of(term.function) = State { own_boot_id, token: row.token, ..State::default() };
             }
         } else if term.number != state.number {
             // The term of a lead that is over, or that never was: the database refuses it.
@@ -177,22 +227,19 @@ impl PostgresStore {
             let own_boot_id = state.own_boot_id;
             let params: Params<'_> =
                 &[&bigint(term.number), &raised, &own_boot_id, &bigint(STRIDE), &term.function.name()];
-            let (token, is_split) = self.change_leader(RAISE, params)?.ok_or(StoreError::StaleTerm)?;
-            if is_split {
-                // Only this function's row was raised.
-                states.note_split();
-            }
+            let row = self.change_leader(RAISE, params)?.ok_or(StoreError::StaleTerm)?;
+            // Only this row was raised.
+            states.note_rows_shown_by(&row);
             let state = states.of(term.function);
-            (state.token, state.is_write_pending) = (token, false);
+            (state.token, state.is_write_pending) = (row.token, false);
         }
         Ok(states.of(term.function).token)
     }
 
-    /// Changes the leader's row; answers the new token and whether each function has a row, or `None` if another node leads.
-    fn change_leader(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Option<(FencingToken, bool)>> {
-        let token = |row: &Row| (FencingToken { number: number(row, 0), leader: row.get(1) }, row.get(2));
+    /// Changes the row of a lease; answers it, or `None` if another node leads.
+    fn change_leader(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Option<LeaderRow>> {
         match self.write_statement(sql, params) {
-            Ok(rows) => Ok(rows.first().map(token)),
+            Ok(rows) => Ok(rows.first().map(LeaderRow::of)),
             // The write that needs the token was not sent: its outcome is known.
             Err(StoreError::OutcomeUnknown(why)) => Err(StoreError::Unavailable(why)),
             Err(error) => Err(error),

@@ -46,7 +46,7 @@ fn a_function_is_handed_over_and_the_others_go_on_in_their_terms() {
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
     let first = beat(&one, A, &Function::ALL);
-    assert!(first.is_split);
+    assert!(first.is_split());
     assert_eq!(leaders(&first), Function::ALL.map(|function| (function, A)));
     assert!(!one.hand_over(Presence, A, B, LEASE_MS).unwrap(), "nobody takes it");
     beat(&other, B, &Function::ALL);
@@ -83,8 +83,12 @@ fn a_node_takes_the_functions_alone_that_it_asks_for() {
     // A lease that has ended and that nobody took keeps its term.
     put(&one, term(&before, Push), "kept").unwrap();
     let view = beat(&one, A, &[]);
-    let kept =
-        [(Push, A), (ScheduledMessages, A), (EventConsumers, B), (Outboxes, A), (Presence, A), (Housekeeping, B)];
+    let kept = [Push, Popups, ScheduledMessages, EventConsumers, Outboxes, Presence, Housekeeping].map(|function| {
+        match function {
+            EventConsumers | Housekeeping => (function, B),
+            _ => (function, A),
+        }
+    });
     assert_eq!(leaders(&view), kept, "what nobody took is its own still");
     assert_eq!(term(&view, Push), term(&before, Push));
 }
@@ -103,12 +107,12 @@ fn while_an_earlier_program_lives_one_lead_stands_for_all() {
         WHERE true AND (boot_id = 9 OR lease_until < now())";
     server.sql(&url, taken);
     let view = beat(&one, A, &Function::ALL);
-    assert_eq!((leaders(&view), view.is_split), (Function::ALL.map(|function| (function, 9)).to_vec(), false));
+    assert_eq!((leaders(&view), view.is_split()), (Function::ALL.map(|function| (function, 9)).to_vec(), false));
     assert!(!one.hand_over(Push, 9, A, LEASE_MS).unwrap());
     // Its lease is over, and one of this program's nodes takes all of it; another asks in vain for a part.
     server.sql(&url, "UPDATE tidings.leader SET lease_until = now() - interval '1 second'");
     let led = beat(&one, A, &[Presence]);
-    assert_eq!((leaders(&led), led.is_split), (Function::ALL.map(|function| (function, A)).to_vec(), false));
+    assert_eq!((leaders(&led), led.is_split()), (Function::ALL.map(|function| (function, A)).to_vec(), false));
     let terms: Vec<Term> = led.leaders.iter().map(|leader| leader.term).collect();
     assert!(terms.iter().all(|term| term.number == terms[0].number));
     for term in &terms {
@@ -125,14 +129,14 @@ fn while_an_earlier_program_lives_one_lead_stands_for_all() {
     let led = beat(&one, A, &Function::ALL);
     // The last one has gone: the gate opens, and the leader's heartbeat gives each function a lease, in the term that it has.
     one.open_gates(&[Gate::FunctionLeases.name()], &[A, B]).unwrap();
-    assert!(!beat(&other, B, &Function::ALL).is_split, "only the leader's does");
+    assert!(!beat(&other, B, &Function::ALL).is_split(), "only the leader's does");
     let split = beat(&one, A, &[]);
-    assert!(split.is_split);
+    assert!(split.is_split());
     assert_eq!(split.leaders, led.leaders, "no term ends by it");
     for leader in &split.leaders {
         put(&one, leader.term, "split").unwrap();
     }
-    assert!(beat(&other, B, &[]).is_split);
+    assert!(beat(&other, B, &[]).is_split());
 }
 
 #[test]
@@ -142,11 +146,11 @@ fn a_leader_that_has_not_heard_of_the_leases_goes_on_in_its_terms() {
     let [one, other] = [(); 2].map(|()| open_at(&url));
     server.sql(&url, &format!("DELETE FROM tidings.gates WHERE name = '{}'", Gate::FunctionLeases.name()));
     let led = beat(&one, A, &Function::ALL);
-    assert!(!led.is_split);
+    assert!(!led.is_split());
     put(&one, term(&led, Push), "before").unwrap();
     // Another process with its boot id stands for its own heartbeat, whose answer was lost.
     one.open_gates(&[Gate::FunctionLeases.name()], &[A]).unwrap();
-    assert!(beat(&other, A, &[]).is_split);
+    assert!(beat(&other, A, &[]).is_split());
     for function in Function::ALL {
         put(&one, term(&led, function), "between").unwrap();
         one.fence_writes(term(&led, function)).unwrap();
@@ -175,6 +179,81 @@ fn a_write_that_waits_while_functions_get_their_leases_is_stored_in_its_own_term
         splitting.join().unwrap();
     });
     assert!(is_stored(&one, "waits"));
+}
+
+/// A database on which A leads functions with leases of their own, and popups with pushes, since an earlier program may come back.
+fn with_popups_led_with_pushes(server: &PostgresServer) -> (String, PostgresStore, ClusterView) {
+    let url = server.database();
+    let one = open_at(&url);
+    server.sql(&url, &format!("DELETE FROM tidings.gates WHERE name = '{}'", Gate::PopupsLease.name()));
+    let led = beat(&one, A, &Function::ALL);
+    assert!(led.is_split() && !led.leased.contains(&Popups) && led.leased.len() == Function::COUNT - 1);
+    assert_eq!(term(&led, Popups).number, term(&led, Push).number);
+    (url, one, led)
+}
+
+#[test]
+fn popups_move_with_pushes_until_they_have_a_lease() {
+    let server = PostgresServer::shared();
+    let (url, one, led) = with_popups_led_with_pushes(&server);
+    let other = open_at(&url);
+    beat(&other, B, &[]);
+    put(&one, term(&led, Popups), "under the lease of pushes").unwrap();
+    assert!(!one.hand_over(Popups, A, B, LEASE_MS).unwrap(), "they have no lease to hand over");
+    assert!(one.hand_over(Push, A, B, LEASE_MS).unwrap());
+    let moved = beat(&other, B, &[]);
+    assert_eq!((moved.leader(Popups).unwrap().boot_id, moved.leader(Presence).unwrap().boot_id), (B, A));
+    assert!(matches!(put(&one, term(&led, Popups), "late"), Err(StoreError::StaleTerm)));
+    put(&other, term(&moved, Popups), "after").unwrap();
+    // The last node of the earlier program has gone. Who leads pushes gives popups a lease, and no term ends by it.
+    one.open_gates(&[Gate::PopupsLease.name()], &[A, B]).unwrap();
+    assert!(!beat(&one, A, &[]).leased.contains(&Popups), "only the leader of pushes does");
+    let split = beat(&other, B, &[]);
+    assert_eq!((split.leased.len(), &split.leaders), (Function::COUNT, &moved.leaders));
+    put(&other, term(&moved, Popups), "in a row of its own").unwrap();
+    put(&other, term(&moved, Push), "as before").unwrap();
+    assert!(other.hand_over(Popups, B, A, LEASE_MS).unwrap());
+    let popups = term(&beat(&one, A, &[]), Popups);
+    assert!(matches!(put(&other, term(&moved, Popups), "late"), Err(StoreError::StaleTerm)));
+    put(&other, term(&moved, Push), "kept").unwrap();
+    put(&one, popups, "at the other").unwrap();
+}
+
+#[test]
+fn a_leader_that_has_not_heard_of_the_lease_of_popups_writes_in_its_terms_until_they_move() {
+    let server = PostgresServer::shared();
+    let (url, one, led) = with_popups_led_with_pushes(&server);
+    let other = open_at(&url);
+    put(&one, term(&led, Popups), "before").unwrap();
+    one.open_gates(&[Gate::PopupsLease.name()], &[A]).unwrap();
+    // Another process with its boot id stands for its own heartbeat, whose answer was lost.
+    assert_eq!(beat(&other, A, &[]).leased.len(), Function::COUNT);
+    for function in [Push, Popups] {
+        put(&one, term(&led, function), "between").unwrap();
+        one.fence_writes(term(&led, function)).unwrap();
+    }
+    beat(&other, B, &[]);
+    assert!(other.hand_over(Popups, A, B, LEASE_MS).unwrap());
+    assert!(matches!(put(&one, term(&led, Popups), "late"), Err(StoreError::StaleTerm)));
+    put(&one, term(&led, Push), "kept").unwrap();
+}
+
+#[test]
+fn a_write_of_popups_that_waits_while_they_move_is_refused() {
+    let server = PostgresServer::shared();
+    let (url, one, led) = with_popups_led_with_pushes(&server);
+    // As the leader's heartbeat and its next move do it, but slowly and in one.
+    let moved = "BEGIN; UPDATE tidings.leader SET also_for = '{}' WHERE function = 'push'; \
+        INSERT INTO tidings.leader (function, boot_id, lease_until, term, is_split) \
+        SELECT 'popups', 2, lease_until, term + 1, true FROM tidings.leader WHERE function = 'push'; SELECT pg_sleep(0.5); COMMIT";
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| server.sql(&url, moved));
+        server.wait_for_event(&url, "PgSleep");
+        assert!(matches!(put(&one, term(&led, Popups), "waits"), Err(StoreError::StaleTerm)));
+        moving.join().unwrap();
+    });
+    assert!(!is_stored(&one, "waits"));
+    put(&one, term(&led, Push), "kept").unwrap();
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn the_installations_id_is_made_once_also_in_a_database_of_the_version_before() 
         "DELETE FROM tidings.migrations WHERE version >= 8; DROP TABLE tidings.node_settings, tidings.gates, \
            tidings.notification_retries, tidings.unacknowledged_messages, tidings.standby_marks; \
          ALTER TABLE tidings.history DROP COLUMN installation; ALTER TABLE tidings.leader DROP COLUMN function, \
-           DROP COLUMN is_split, ADD COLUMN singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)",
+           DROP COLUMN is_split, DROP COLUMN also_for, ADD COLUMN singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)",
     );
     let migrated = id(&urls[1]);
     assert!(migrated != second && migrated != InstallationId::default(), "another one, for the first was dropped");

@@ -55,6 +55,22 @@ impl MemoryLog {
         self.open_gates.contains(Gate::FunctionLeases.name())
     }
 
+    /// The functions that have leases of their own.
+    fn leased(&self) -> Vec<Function> {
+        let has_lease = |function: &Function| {
+            *function == Function::ALL[0] || self.is_split() && self.open_gates.contains(function.gate().name())
+        };
+        Function::ALL.into_iter().filter(has_lease).collect()
+    }
+
+    /// Those without a lease are led with the first.
+    fn lead_with_the_first(&mut self) {
+        let leased = self.leased();
+        for function in Function::ALL.into_iter().filter(|function| !leased.contains(function)) {
+            self.leads[function as usize] = self.leads[0];
+        }
+    }
+
     fn is_alive(&self, boot_id: u64) -> bool {
         self.nodes.values().any(|(node, until)| node.boot_id == boot_id && *until >= Instant::now())
     }
@@ -140,6 +156,7 @@ impl CommitLog for MemoryStore {
                 _ => {}
             }
         }
+        log.lead_with_the_first();
         let nodes = log.nodes.values().filter(|(_, until)| *until >= now).map(|(node, _)| node.clone()).collect();
         let leader = |function: Function| {
             let Lead { leader, number } = log.leads[function as usize];
@@ -148,13 +165,13 @@ impl CommitLog for MemoryStore {
         };
         let leaders = Function::ALL.into_iter().filter_map(leader).collect();
         let open_gates = log.open_gates.iter().cloned().collect();
-        Ok(ClusterView { nodes, leaders, is_split: log.is_split(), open_gates })
+        Ok(ClusterView { nodes, leaders, leased: log.leased(), open_gates })
     }
 
     fn hand_over(&self, function: Function, from: u64, to: u64, lease_ms: u64) -> StoreResult<bool> {
         let mut state = self.0.lock();
         let log = state.log.get_or_insert_default();
-        if !log.is_split() || !log.is_alive(to) {
+        if !log.leased().contains(&function) || !log.is_split() || !log.is_alive(to) {
             return Ok(false);
         }
         let Lead { leader, number } = &mut log.leads[function as usize];
@@ -162,6 +179,7 @@ impl CommitLog for MemoryStore {
             return Ok(false);
         }
         (*leader, *number) = (Some((to, Instant::now() + Duration::from_millis(lease_ms))), *number + 1);
+        log.lead_with_the_first();
         Ok(true)
     }
 

@@ -54,7 +54,7 @@ impl Engine {
     /// # Errors
     /// `store_unavailable`, `queue_full` and others: a later call goes on.
     pub fn work_on_erasures(&self, redact_others: RedactOthers<'_>) -> Result<bool, Refusal> {
-        let Some(term) = self.leads.term(Function::Push) else { return Ok(false) };
+        let Some(term) = self.leads.term(Function::Popups) else { return Ok(false) };
         self.forget_ids(term)?;
         let (from, to) = ErasurePlace::Running.range();
         let running = self.store.rows(RowSpace::Chat, &from, &to, ROWS_AT_ONCE).map_err(store_refusal)?;
@@ -189,9 +189,7 @@ impl Engine {
     /// Devices, what popups know, agents' desks, waiting requests, and groups: each by the way in which it is left otherwise.
     fn leave_everything(&self, person: &Person) -> Result<Part, Refusal> {
         let Some(user) = self.directory.user(person.no).map_err(store_refusal)? else { return Ok(Part::Done) };
-        for device in self.push.user_devices(&person.id)?.devices {
-            self.push.remove_device(&person.id, &device.device_id)?;
-        }
+        self.remove_devices(&person.id)?;
         let (from, to) = push_tokens::devices_of(person.no);
         for (key, _) in self.store.rows(RowSpace::Chat, &from, &to, ROWS_AT_ONCE).map_err(store_refusal)? {
             if let Some((_, device)) = push_tokens::device_in(&key) {

@@ -266,7 +266,7 @@ impl Server {
         let keys = ApiKeys::new([API_KEY.to_owned()]);
         let doorway = Arc::new(SessionServerAdapter(session_server.clone()));
         let api = Api::new(engine.clone(), notifications.clone(), keys, tokens, doorway, None, ApiConfig::default());
-        api.connect_sessions_to_leader(nodes);
+        api.connect_to_leaders(nodes);
         let service = RequestService::new(Arc::new(api));
         let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));
         let listener = Listener::bind(open, service.clone()).unwrap();
