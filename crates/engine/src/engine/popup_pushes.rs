@@ -3,7 +3,7 @@
 use super::leader_requests::{LeaderRequests, wait};
 use crate::cluster::leader_client::LeaderRequest;
 use std::sync::Arc;
-use tidings_domain::leadership::Leadership;
+use tidings_domain::{leadership::Leadership, refusals::leader_unavailable};
 use tidings_popups::{JourneyPush, JourneyPushes};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -33,12 +33,26 @@ impl JourneyPushes for PopupPushes {
 
 impl PopupPushes {
     fn push_at_leader(&self, pushes: Vec<JourneyPush>) -> Vec<Result<(), Refusal>> {
-        let request = |push| self.leader_requests.begin(LeaderRequest::Push(Box::new(request_of(push))));
-        let begun: Vec<_> = pushes.into_iter().map(request).collect();
-        let settle = |begun: Result<_, _>| match begun.and_then(wait) {
-            // It is accepted already, with the text of the journey's former version.
-            Err(refusal) if refusal.code == ErrorCode::ClientPushIdReused => Ok(()),
-            accepted => accepted.map(drop),
+        let begin = |request| self.leader_requests.begin(LeaderRequest::Push(Box::new(request)));
+        let requests = pushes.into_iter().map(request_of);
+        let begun: Vec<_> = requests.map(|request| (begin(request.clone()), request)).collect();
+        let settle = |(begun, request): (Result<_, _>, PushRequest)| {
+            let accepted = match begun.and_then(wait) {
+                // There are no providers to fall back to. This node's own pushes go without, too.
+                Err(refusal) if refusal.code == ErrorCode::Conflict && request.fallback.is_some() => {
+                    begin(PushRequest { fallback: None, ..request }).and_then(wait)
+                }
+                accepted => accepted,
+            };
+            match accepted {
+                // It is accepted already, with the text of the journey's former version.
+                Err(refusal) if refusal.code == ErrorCode::ClientPushIdReused => Ok(()),
+                // The secrets or the clocks of the nodes differ, for as long as operators take: no fault of the push.
+                Err(Refusal {
+                    code: ErrorCode::Unauthorized | ErrorCode::TokenExpired | ErrorCode::Forbidden, ..
+                }) => Err(leader_unavailable()),
+                accepted => accepted.map(drop),
+            }
         };
         begun.into_iter().map(settle).collect()
     }
