@@ -4,8 +4,6 @@
 //! and a push that nobody acknowledges falls back to a provider. So is what [`Function::Popups`] does: a bulk send asks who is in a
 //! segment, and an erasure has a user forgotten. What the two ask of each other is a request from node to node.
 
-use crate::gates::Gate;
-
 /// A function of the cluster. Its name is stored, and told to operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Function {
@@ -57,14 +55,6 @@ impl Function {
     /// The function of this name, if this program knows it.
     pub fn of_name(name: &str) -> Option<Function> {
         Function::ALL.into_iter().find(|function| function.name() == name)
-    }
-
-    /// The gate behind which it has a lease of its own. While that is closed, it is led with the first function, under its lease.
-    pub fn gate(self) -> Gate {
-        match self {
-            Function::Popups => Gate::PopupsLease,
-            _ => Gate::FunctionLeases,
-        }
     }
 
     /// How much work it is, by comparison with the others.

@@ -8,7 +8,7 @@
 //! A new gate is a line in [`Gate`]: its name is stored and never changes. The store keeps which gates are open, and a program
 //! that does not know one of them does not start. A node that has its store to itself opens all gates that it knows.
 
-use crate::refusals::GATE_RETRY_AFTER_MS;
+use crate::{function::Function, refusals::GATE_RETRY_AFTER_MS};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
@@ -73,6 +73,16 @@ gates! {
     PushReportSets = "push_report_sets";
     /// Popups have a lease of their own, apart from that of pushes. A node that does not know it would ask the leader of pushes.
     PopupsLease = "popups_lease";
+}
+
+impl Gate {
+    /// The gate behind which a function has a lease of its own. While that is closed, it is led with the first function, under its lease.
+    pub fn of_lease(function: Function) -> Gate {
+        match function {
+            Function::Popups => Gate::PopupsLease,
+            _ => Gate::FunctionLeases,
+        }
+    }
 }
 
 impl Gate {

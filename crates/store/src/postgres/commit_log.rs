@@ -136,7 +136,7 @@ impl PostgresStore {
         if !leads || !is_open(Gate::FunctionLeases) {
             return Ok(rows);
         }
-        let is_due = |function: &Function| row_of(&rows, *function).is_none() && is_open(function.gate());
+        let is_due = |function: &Function| row_of(&rows, *function).is_none() && is_open(Gate::of_lease(*function));
         let due: Vec<Function> = Function::ALL.into_iter().filter(is_due).collect();
         if due.is_empty() {
             return Ok(rows);

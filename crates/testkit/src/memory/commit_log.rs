@@ -58,7 +58,8 @@ impl MemoryLog {
     /// The functions that have leases of their own.
     fn leased(&self) -> Vec<Function> {
         let has_lease = |function: &Function| {
-            *function == Function::ALL[0] || self.is_split() && self.open_gates.contains(function.gate().name())
+            *function == Function::ALL[0]
+                || self.is_split() && self.open_gates.contains(Gate::of_lease(*function).name())
         };
         Function::ALL.into_iter().filter(has_lease).collect()
     }
