@@ -51,14 +51,17 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
   const saving = useRef<ReturnType<typeof setTimeout>>(undefined);
   useEffect(() => {
     if (isEdit || wasEdit.current) return undefined;
-    const timer = setTimeout(() => drafts.set(chat.id, text), 300);
+    // What another window has sent meanwhile is not written back.
+    const timer = setTimeout(() => {
+      if (text !== known.current) drafts.set(chat.id, text);
+    }, 300);
     saving.current = timer;
     return () => clearTimeout(timer);
   }, [text, isEdit]);
   const newest = useRef(text);
   newest.current = text;
   useEffect(() => () => {
-    if (!wasEdit.current) drafts.set(chat.id, newest.current);
+    if (!wasEdit.current && newest.current !== known.current) drafts.set(chat.id, newest.current);
   }, []);
 
   useLayoutEffect(() => {
