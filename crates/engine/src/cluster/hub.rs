@@ -33,8 +33,8 @@ pub(crate) struct ClusterHub {
 }
 
 impl ClusterHub {
-    /// The peers that a frame which nobody keeps goes to: of a direct conversation those that may have a session of one whom it is
-    /// for. Where the members of a group are is not known: it goes to all of them.
+    /// The peers that a transient frame goes to. Of a direct conversation: those that may have a session of a reader. Of any other: all
+    /// peers, since this node does not know where the members are.
     fn peers_of_readers(&self, conversation: &Conversation, except: UserNo) -> Arc<[Arc<str>]> {
         let peers = self.nodes.peers();
         match self.applier.shards.readers_of_pair(conversation, except) {

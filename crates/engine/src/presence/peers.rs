@@ -187,7 +187,7 @@ impl Presence {
         self.has_unheard_node.store(has_one, Ordering::Relaxed);
     }
 
-    /// Those of these other nodes that may have a session of one of these users: they have one, or their sessions are not known.
+    /// The peers that may have a session of one of these users: a session is registered, or the peer's sessions are not known.
     pub(crate) fn peers_with(&self, users: &[UserNo], peers: &Arc<[Arc<str>]>) -> Arc<[Arc<str>]> {
         if self.has_unheard_node() {
             return peers.clone();
