@@ -15,10 +15,11 @@ use crate::{
     visibility::{Floors, HiddenMessages, View, is_by, oldest_target, targets_of},
 };
 use bytes::Bytes;
-use rustc_hash::{FxHashMap, FxHashSet};
+use hashbrown::HashTable;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use slab::Slab;
 use smallvec::SmallVec;
-use std::{ops::Range, sync::Arc, time::Instant};
+use std::{hash::BuildHasher, ops::Range, sync::Arc, time::Instant};
 use tidings_domain::model::*;
 
 /// Entries of one conversation, encoded once for all receivers.
@@ -245,10 +246,38 @@ struct Reader {
     joined_seq: u64,
 }
 
+/// The users with sessions. An index by their numbers holds four bytes for each: the number itself is with the user.
+#[derive(Default)]
+struct Users {
+    hasher: FxBuildHasher,
+    by_no: HashTable<u32>,
+    states: Slab<(UserNo, UserState)>,
+}
+
+impl Users {
+    fn index(&self, user: UserNo) -> Option<usize> {
+        let is_user = |index: &u32| self.states[*index as usize].0 == user;
+        self.by_no.find(self.hasher.hash_one(user), is_user).map(|index| *index as usize)
+    }
+
+    fn insert(&mut self, user: UserNo, state: UserState) {
+        let index = self.states.insert((user, state)) as u32;
+        let Users { hasher, by_no, states } = self;
+        by_no.insert_unique(hasher.hash_one(user), index, |index| hasher.hash_one(states[*index as usize].0));
+    }
+
+    fn remove(&mut self, index: usize) -> UserState {
+        let (user, state) = self.states.remove(index);
+        if let Ok(entry) = self.by_no.find_entry(self.hasher.hash_one(user), |known| *known as usize == index) {
+            entry.remove();
+        }
+        state
+    }
+}
+
 #[derive(Default)]
 pub struct Delivery {
-    by_no: FxHashMap<UserNo, usize>,
-    users: Slab<(UserNo, UserState)>,
+    users: Users,
     audiences: FxHashMap<ConversationNo, Vec<AudienceMember>>,
     /// Conversations with members of whom it is not known yet after which `seq` they joined.
     joined_last: FxHashSet<ConversationNo>,
@@ -257,14 +286,16 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A delivery to which entries up to `positions` are never handed: sessions read those from the store.
-    pub fn starting_at(positions: [Position; LANES]) -> Self {
-        Delivery { positions, ..Delivery::default() }
+    /// A delivery to which entries up to `positions` are never handed: sessions read those from the store. It has room for so
+    /// many users from the start.
+    pub fn starting_at(positions: [Position; LANES], users: usize) -> Self {
+        let users = Users { states: Slab::with_capacity(users), ..Users::default() };
+        Delivery { positions, users, ..Delivery::default() }
     }
 
     pub fn bind(&mut self, session: SessionKey, user: UserNo) -> BindOutcome {
-        if let Some(&index) = self.by_no.get(&user) {
-            let (_, state) = &mut self.users[index];
+        if let Some(index) = self.users.index(user) {
+            let (_, state) = &mut self.users.states[index];
             state.sessions.push(session);
             return if state.loading.is_some() { BindOutcome::Loading } else { BindOutcome::Joined(self.positions) };
         }
@@ -275,8 +306,7 @@ impl Delivery {
             loading: Some(Box::new(loading)),
             ..UserState::default()
         };
-        let index = self.users.insert((user, state));
-        self.by_no.insert(user, index);
+        self.users.insert(user, state);
         BindOutcome::NeedsMemberships(self.loads)
     }
 
@@ -288,8 +318,8 @@ impl Delivery {
         number: u64,
         memberships: Vec<MembershipSnapshot>,
     ) -> Option<(SmallVec<[SessionKey; 2]>, [Position; LANES])> {
-        let &index = self.by_no.get(&user)?;
-        let (_, state) = &mut self.users[index];
+        let index = self.users.index(user)?;
+        let (_, state) = &mut self.users.states[index];
         let Loading { changes, .. } = *state.loading.take_if(|loading| loading.number == number)?;
         let sessions = state.sessions.clone();
         let positions = self.positions;
@@ -306,14 +336,12 @@ impl Delivery {
 
     /// Removes a session, and with the last one of a user the user; answers whether it was the last.
     pub fn unbind(&mut self, session: SessionKey, user: UserNo) -> bool {
-        let Some(&index) = self.by_no.get(&user) else { return false };
-        let (_, state) = &mut self.users[index];
+        let Some(index) = self.users.index(user) else { return false };
+        let (_, state) = &mut self.users.states[index];
         state.sessions.retain(|s| *s != session);
         let is_last = state.sessions.is_empty();
         if is_last {
-            let (_, state) = self.users.remove(index);
-            self.by_no.remove(&user);
-            for conversation in state.conversations {
+            for conversation in self.users.remove(index).conversations {
                 self.leave_audience(conversation, index);
             }
         }
@@ -431,19 +459,19 @@ impl Delivery {
         match recipients {
             Recipients::Pair(a, b) => {
                 for user in [Some(a), (a != b).then_some(b)].into_iter().flatten() {
-                    if let Some(&index) = self.by_no.get(user) {
-                        to_user(&self.users[index], 0);
+                    if let Some(index) = self.users.index(*user) {
+                        to_user(&self.users.states[index], 0);
                     }
                 }
             }
             Recipients::Users(users) => {
-                for index in users.iter().filter_map(|user| self.by_no.get(user)) {
-                    to_user(&self.users[*index], 0);
+                for index in users.iter().filter_map(|user| self.users.index(*user)) {
+                    to_user(&self.users.states[index], 0);
                 }
             }
             Recipients::Audience => {
                 for member in self.audiences.get(&conversation).into_iter().flatten() {
-                    to_user(&self.users[member.user as usize], member.joined_seq);
+                    to_user(&self.users.states[member.user as usize], member.joined_seq);
                 }
             }
         }
@@ -455,16 +483,16 @@ impl Delivery {
         match recipients {
             Recipients::Pair(a, b) => user == *a || user == *b,
             Recipients::Users(users) => users.contains(&user),
-            Recipients::Audience => self.by_no.get(&user).is_some_and(|index| {
-                let (_, state) = &self.users[*index];
+            Recipients::Audience => self.users.index(user).is_some_and(|index| {
+                let (_, state) = &self.users.states[index];
                 state.conversations.contains(&conversation)
             }),
         }
     }
 
     fn join(&mut self, conversation: ConversationNo, user: UserNo, joined_seq: u64) {
-        let Some(&index) = self.by_no.get(&user) else { return };
-        let (_, state) = &mut self.users[index];
+        let Some(index) = self.users.index(user) else { return };
+        let (_, state) = &mut self.users.states[index];
         match &mut state.loading {
             Some(loading) => drop(loading.changes.insert(conversation, Some(joined_seq))),
             None if state.conversations.contains(&conversation) => {}
@@ -476,8 +504,8 @@ impl Delivery {
     }
 
     fn leave(&mut self, conversation: ConversationNo, id: &Arc<str>, user: UserNo, sink: &mut impl Sink) {
-        let Some(&index) = self.by_no.get(&user) else { return };
-        let (_, state) = &mut self.users[index];
+        let Some(index) = self.users.index(user) else { return };
+        let (_, state) = &mut self.users.states[index];
         if let Some(loading) = &mut state.loading {
             loading.changes.insert(conversation, None);
             return;
@@ -494,7 +522,7 @@ impl Delivery {
     /// The live members of a conversation, with their sessions.
     pub fn audience(&self, conversation: ConversationNo) -> impl Iterator<Item = (UserNo, &[SessionKey])> {
         self.audiences.get(&conversation).into_iter().flatten().map(|member| {
-            let (user, state) = &self.users[member.user as usize];
+            let (user, state) = &self.users.states[member.user as usize];
             (*user, state.sessions.as_slice())
         })
     }

@@ -23,7 +23,11 @@ use push_devices::PushDevicesCache;
 use quick_cache::sync::{Cache, GuardResult};
 use read_moves::ReadMoves;
 pub use shown::ShownIndex;
-use std::{borrow::Borrow, hash::Hash, sync::Arc};
+use std::{
+    borrow::Borrow,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::Arc,
+};
 use tidings_domain::{
     chat_rows::{Preferences, block_key, preferences_key},
     commit_log::Change,
@@ -43,7 +47,9 @@ const RESTRICTIONS_CACHED: usize = 10_000;
 
 pub struct Directory {
     store: Arc<dyn Store>,
-    user_nos: Cache<String, UserNo>,
+    /// By a hash of their ids, which takes a third of the memory of an id: whoever looks a number up compares the id.
+    user_nos: Cache<u64, UserNo>,
+    id_hasher: RandomState,
     users: Cache<UserNo, Arc<User>>,
     conversation_nos: Cache<String, ConversationNo>,
     conversations: Cache<ConversationNo, Arc<Conversation>>,
@@ -103,6 +109,7 @@ impl Directory {
             current: watch::Sender::new(store.last_position()),
             store,
             user_nos: Cache::new(entries),
+            id_hasher: RandomState::new(),
             users: Cache::new(entries),
             conversation_nos: Cache::new(entries),
             conversations: Cache::new(entries),
@@ -120,7 +127,13 @@ impl Directory {
     /// Those of [`Store`] reads; the same holds for the other look-ups.
     pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
         let Some(stored) = StoredId::parse(id) else { return Ok(None) };
-        get_or_load(&self.user_nos, id, || self.store.find_user(stored))
+        let Some(no) = get_or_load(&self.user_nos, &self.id_hasher.hash_one(id), || self.store.find_user(stored))?
+        else {
+            return Ok(None);
+        };
+        let is_it = self.user(no)?.is_some_and(|user| user.id == id);
+        // Another id with the same hash has the place.
+        if is_it { Ok(Some(no)) } else { self.store.find_user(stored) }
     }
 
     /// The user with this number.
@@ -144,7 +157,8 @@ impl Directory {
 
     /// The user, if the cache has it: no read of the store.
     pub(crate) fn cached_user(&self, id: &str) -> Option<Arc<User>> {
-        self.users.get(&self.user_nos.get(id)?)
+        let user = self.users.get(&self.user_nos.get(&self.id_hasher.hash_one(id))?)?;
+        (user.id == id).then_some(user)
     }
 
     /// The user with this id.
@@ -488,14 +502,15 @@ impl Directory {
         self.desks.note_all_changed();
     }
 
-    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its profile is looked
-    /// for among all.
+    /// Invalidates users by id without a read of the store: a profile that is not found by its id is looked for among all.
     fn invalidate_users(&self, ids: &[String]) {
         let mut unknown = std::collections::HashSet::new();
         for id in ids {
-            match self.user_nos.get(id) {
-                Some(no) => self.invalidate_user(no),
-                None => drop(unknown.insert(id.as_str())),
+            let is_cached = self.cached_user(id).is_some();
+            // Also one that is being loaded now.
+            self.user_nos.get(&self.id_hasher.hash_one(id)).into_iter().for_each(|no| self.invalidate_user(no));
+            if !is_cached {
+                unknown.insert(id.as_str());
             }
         }
         if !unknown.is_empty() {

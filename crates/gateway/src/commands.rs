@@ -81,6 +81,7 @@ pub(crate) struct MovedConnection {
     pub protocol: Protocol,
     pub already_read: Vec<u8>,
     pub bind: SessionBinding,
+    pub heartbeat_ms: u32,
 }
 
 /// Sends commands to a shard from other threads.

@@ -74,8 +74,6 @@ pub(crate) struct Connection {
     pub watches_presence: bool,
     /// Requests that run on other threads.
     pub requests_in_flight: u8,
-    /// Those whose order matters; absent before the first.
-    ordered_requests: Option<OrderedRequests>,
     /// A bound client sends something at least this often.
     pub heartbeat_ms: u32,
     /// The device that pushes of this session are addressed to, once it is registered.
@@ -98,19 +96,30 @@ pub(crate) struct Connection {
     /// Set while a session whose client acknowledges was handed messages that its client has not stored.
     pub unacknowledged: Option<Box<UnacknowledgedDelivery>>,
     /// The received part of an incomplete frame.
-    pub partial: Vec<u8>,
+    pub partial: Box<[u8]>,
     /// The fragments of a WebSocket message received so far.
     pub assembly: Assembly,
     pub outbound: OutboundQueue,
-    /// Limits typing notifications; absent until the user has typed.
-    pub typing: Option<Box<TypingLimiter>>,
-    /// Chunks of messages that grow, while the socket takes nothing.
-    pub pending_chunks: Option<Box<PendingChunks>>,
+    /// The client asked for compact entries.
+    pub is_compact: bool,
+    /// What few sessions need; absent until one does.
+    extras: Option<Box<Extras>>,
     pub binding: Option<Box<SessionBinding>>,
     /// Set while the connection has not bound, or is closing: it gives way to others.
     pub unbound: Option<Box<Unbound>>,
-    /// What a session over an event stream has besides; absent on other connections.
-    pub event_stream: Option<Box<EventStream>>,
+}
+
+/// What few sessions need, or only some of the time.
+#[derive(Default)]
+pub(crate) struct Extras {
+    /// Requests on other threads whose order matters.
+    ordered_requests: Option<OrderedRequests>,
+    /// Limits typing notifications.
+    pub typing: TypingLimiter,
+    /// Chunks of messages that grow, while the socket takes nothing.
+    pub pending_chunks: Option<PendingChunks>,
+    /// Absent on other connections than event streams.
+    pub event_stream: Option<EventStream>,
 }
 
 impl Connection {
@@ -126,7 +135,6 @@ impl Connection {
             read_closed: false,
             watches_presence: false,
             requests_in_flight: 0,
-            ordered_requests: None,
             heartbeat_ms: 0,
             device: None,
             last_heard: tick,
@@ -138,14 +146,13 @@ impl Connection {
             unconfirmed: None,
             acknowledges: false,
             unacknowledged: None,
-            partial: Vec::new(),
+            partial: Box::default(),
             assembly: Assembly::default(),
             outbound: OutboundQueue::default(),
-            typing: None,
-            pending_chunks: None,
+            is_compact: false,
+            extras: None,
             binding: None,
             unbound: None,
-            event_stream: None,
         }
     }
 
@@ -161,8 +168,30 @@ impl Connection {
         if self.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX }
     }
 
+    pub(crate) fn extras_mut(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
     pub(crate) fn ordered_requests(&mut self) -> OrderedRequests {
-        self.ordered_requests.get_or_insert_default().clone()
+        self.extras_mut().ordered_requests.get_or_insert_default().clone()
+    }
+
+    pub(crate) fn event_stream(&self) -> Option<&EventStream> {
+        self.extras.as_ref()?.event_stream.as_ref()
+    }
+
+    pub(crate) fn event_stream_mut(&mut self) -> Option<&mut EventStream> {
+        self.extras.as_mut()?.event_stream.as_mut()
+    }
+
+    pub(crate) fn pending_chunks(&self) -> Option<&PendingChunks> {
+        self.extras.as_ref()?.pending_chunks.as_ref()
+    }
+
+    pub(crate) fn drop_pending_chunks(&mut self) {
+        if let Some(extras) = &mut self.extras {
+            extras.pending_chunks = None;
+        }
     }
 
     pub(crate) fn queue_json(&mut self, json: &[u8]) {
@@ -229,13 +258,12 @@ pub(crate) struct SessionBinding {
     pub compact: bool,
     /// The session goes live only after its device was registered, or the registration was postponed.
     pub awaits_registration: bool,
-    pub heartbeat_ms: u32,
     /// When the session was bound, in milliseconds since 1970 UTC.
     pub since: u64,
     /// What the token allows.
     pub scopes: Scopes,
     /// When the token was issued, if it says so, and when it expires, in milliseconds since 1970 UTC.
-    pub issued_at: Option<u64>,
+    pub issued_at: Option<NonZeroU64>,
     pub expires_at: u64,
 }
 
@@ -271,6 +299,9 @@ mod tests {
     fn the_state_of_an_idle_connection_is_small() {
         let bytes = std::mem::size_of::<super::Connection>();
         println!("size_of::<Connection>() = {bytes}");
-        assert!(bytes <= 240, "{bytes} bytes: what grew, and does every idle session need it?");
+        assert!(bytes <= 200, "{bytes} bytes: what grew, and does every idle session need it?");
+        let bytes = std::mem::size_of::<super::SessionBinding>();
+        println!("size_of::<SessionBinding>() = {bytes}");
+        assert!(bytes <= 80, "{bytes} bytes: what grew, and does every idle session need it?");
     }
 }

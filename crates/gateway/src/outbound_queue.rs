@@ -31,6 +31,8 @@ enum Item {
         through: Position,
         /// A later block belongs to the same fan-out: the cursor must not move past it yet.
         has_more: bool,
+        /// The client asked for compact entries.
+        is_compact: bool,
     },
     /// An encoded frame.
     Frame(Box<[u8]>),
@@ -48,8 +50,6 @@ const ITEM_BYTES: usize = 64;
 pub(crate) struct OutboundQueue {
     /// Absent while nothing waits, as in most sessions most of the time.
     waiting: Option<Box<Waiting>>,
-    /// The client asked for compact entries. Set before the first block.
-    pub(crate) is_compact: bool,
 }
 
 #[derive(Default)]
@@ -80,8 +80,8 @@ impl OutboundQueue {
         self.waiting.get_or_insert_default()
     }
 
-    pub(crate) fn queue_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position) {
-        let bytes = block.entries_json(self.is_compact).len();
+    pub(crate) fn queue_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position, is_compact: bool) {
+        let bytes = block.entries_json(is_compact).len();
         let waiting = self.waiting();
         // Other frames may stand between two blocks of one fan-out: that the user left one of the conversations. The search
         // passes each of them once, since from here on this block is the last.
@@ -89,7 +89,7 @@ impl OutboundQueue {
         if let Some(Item::Block { lane: last_lane, through: last_through, has_more, .. }) = last {
             *has_more = (*last_lane, *last_through) == (lane, through);
         }
-        waiting.items.push_back(Item::Block { block: block.clone(), lane, through, has_more: false });
+        waiting.items.push_back(Item::Block { block: block.clone(), lane, through, has_more: false, is_compact });
         waiting.add_shared(bytes);
     }
 
@@ -162,7 +162,7 @@ impl OutboundQueue {
     ) -> (FlushOutcome, usize, u64) {
         let (mut flushed, mut written, mut writes) = (FlushOutcome::Complete, 0, 0);
         if let Some(waiting) = &mut self.waiting {
-            (flushed, written, writes) = waiting.write_all(socket, protocol, cursor, scratch, self.is_compact);
+            (flushed, written, writes) = waiting.write_all(socket, protocol, cursor, scratch);
         }
         if flushed == FlushOutcome::Complete {
             // A transport that encrypts may hold the last chunk.
@@ -211,7 +211,6 @@ impl Waiting {
         protocol: Protocol,
         cursor: &mut Cursor,
         scratch: &mut Vec<u8>,
-        is_compact: bool,
     ) -> (FlushOutcome, usize, u64) {
         let mut written = 0;
         let mut writes = 0;
@@ -227,7 +226,7 @@ impl Waiting {
         }
         while !self.items.is_empty() {
             scratch.clear();
-            self.fill(protocol, cursor, scratch, is_compact);
+            self.fill(protocol, cursor, scratch);
             let (flushed, n) = self.write(socket, scratch);
             written += n;
             writes += 1;
@@ -239,7 +238,7 @@ impl Waiting {
     }
 
     /// Puts what waits in `scratch`, up to about the size of one write; on an event stream as one chunk.
-    fn fill(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>, is_compact: bool) {
+    fn fill(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
         let is_chunked = protocol == Protocol::EventStream(BodyFraming::Chunked);
         if is_chunked {
             scratch.resize(CHUNK_SIZE_DIGITS, b'0');
@@ -249,7 +248,7 @@ impl Waiting {
         let mut is_end = false;
         while scratch.len() < FRAME_BYTES_TARGET && !is_end {
             if let Some(Item::Block { .. }) = self.items.front() {
-                self.put_messages_frame(protocol, cursor, scratch, is_compact);
+                self.put_messages_frame(protocol, cursor, scratch);
                 continue;
             }
             match self.items.pop_front() {
@@ -291,16 +290,16 @@ impl Waiting {
     /// Puts one `messages` frame of the blocks at the front into `scratch`. It ends where a fan-out ends or another frame
     /// stands between. A frame that ends within a fan-out carries the cursor from before the fan-out: a client that
     /// resumes from there gets the first part again, which it recognizes by `seq`, and the rest.
-    fn put_messages_frame(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>, is_compact: bool) {
+    fn put_messages_frame(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
         let mut bytes = 0;
         let mut count = 0;
         let mut within_fanout = false;
         for item in &self.items {
-            let Item::Block { block, lane, through, has_more } = item else { break };
+            let Item::Block { block, lane, through, has_more, is_compact } = item else { break };
             if bytes >= FRAME_BYTES_TARGET && !within_fanout {
                 break;
             }
-            bytes += block.entries_json(is_compact).len();
+            bytes += block.entries_json(*is_compact).len();
             count += 1;
             within_fanout = *has_more;
             if !within_fanout {
@@ -312,7 +311,7 @@ impl Waiting {
         put_frame_of(protocol, scratch, cursor, |out| {
             put_messages_opening(out, cursor);
             for (at, item) in self.items.drain(..count).enumerate() {
-                if let Item::Block { block, .. } = item {
+                if let Item::Block { block, is_compact, .. } = item {
                     out.extend_from_slice(&block.entries_json(is_compact)[usize::from(at == 0)..]);
                 }
             }
@@ -414,8 +413,8 @@ mod tests {
     #[test]
     fn waiting_entries_are_sent_in_one_frame_with_the_last_cursor() {
         let mut outbound = OutboundQueue::default();
-        outbound.queue_block(&block(",1"), Lane::Group, 7);
-        outbound.queue_block(&block(",2,3"), Lane::Direct, 9);
+        outbound.queue_block(&block(",1"), Lane::Group, 7, false);
+        outbound.queue_block(&block(",2,3"), Lane::Direct, 9, false);
         let mut socket = Vec::new();
         let mut cursor = Cursor { epoch: 10, positions: [0; LANES] };
         let (flushed, ..) = outbound.flush(&mut socket, Protocol::WebSocket, &mut cursor, &mut Vec::new());
@@ -478,7 +477,7 @@ mod tests {
             socket
         };
         let mut outbound = OutboundQueue::default();
-        outbound.queue_block(&block(",1"), Lane::Direct, 7);
+        outbound.queue_block(&block(",1"), Lane::Direct, 7, false);
         let expected = "id: a.7.0.0\ndata: {\"t\":\"messages\",\"cursor\":\"a.7.0.0\",\"entries\":[1]}\n\n";
         assert_eq!(body(&write(&mut outbound, BodyFraming::Chunked)), (expected.to_owned(), false));
         for (framing, ends) in [(BodyFraming::Chunked, true), (BodyFraming::UntilClose, false)] {
@@ -499,7 +498,7 @@ mod tests {
     fn a_blocked_write_continues_where_it_stopped() {
         let mut outbound = OutboundQueue::default();
         for n in 0..50 {
-            outbound.queue_block(&block(&format!(",{n}")), Lane::Group, n);
+            outbound.queue_block(&block(&format!(",{n}")), Lane::Group, n, false);
         }
         let mut socket = Narrow { taken: vec![], room: 0 };
         let mut cursor = Cursor::default();
@@ -519,9 +518,9 @@ mod tests {
     fn a_frame_ends_only_where_a_fan_out_ends() {
         let big = format!(",\"{}\"", "x".repeat(FRAME_BYTES_TARGET));
         let mut outbound = OutboundQueue::default();
-        outbound.queue_block(&block(&big), Lane::Group, 5);
-        outbound.queue_block(&block(",2"), Lane::Group, 5);
-        outbound.queue_block(&block(",3"), Lane::Group, 6);
+        outbound.queue_block(&block(&big), Lane::Group, 5, false);
+        outbound.queue_block(&block(",2"), Lane::Group, 5, false);
+        outbound.queue_block(&block(",3"), Lane::Group, 6, false);
         let mut socket = Vec::new();
         outbound.flush(&mut socket, Protocol::WebSocket, &mut Cursor::default(), &mut Vec::new());
         let texts = texts(socket);
@@ -534,15 +533,15 @@ mod tests {
     fn a_frame_within_a_fan_out_does_not_let_the_cursor_run_ahead() {
         let mut outbound = OutboundQueue::default();
         let frame = |json: &str| crate::encoding::json_frame(Protocol::WebSocket, json.as_bytes());
-        outbound.queue_block(&block(",1"), Lane::Direct, 3);
-        outbound.queue_block(&block(",2"), Lane::Group, 7);
+        outbound.queue_block(&block(",1"), Lane::Direct, 3, false);
+        outbound.queue_block(&block(",2"), Lane::Group, 7, false);
         outbound.queue_frame(frame("left"));
         outbound.queue_shared(&frame("left too").into());
-        outbound.queue_block(&block(",3"), Lane::Group, 7);
+        outbound.queue_block(&block(",3"), Lane::Group, 7, false);
         outbound.queue_frame(frame("left again"));
-        outbound.queue_block(&block(",4"), Lane::Group, 7);
+        outbound.queue_block(&block(",4"), Lane::Group, 7, false);
         outbound.queue_frame(frame("pong"));
-        outbound.queue_block(&block(",5"), Lane::Group, 8);
+        outbound.queue_block(&block(",5"), Lane::Group, 8, false);
         let mut socket = Vec::new();
         let mut cursor = Cursor { epoch: 1, positions: [2, 6, 0] };
         outbound.flush(&mut socket, Protocol::WebSocket, &mut cursor, &mut Vec::new());

@@ -134,10 +134,13 @@ enum FrameOutcome {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
+        // Room for all from the start, which the kernel gives once it is used: a slab that grows copies every session, and the allocator
+        // keeps where they were.
+        let sessions = parts.config.connections_max.div_ceil(parts.shards.len());
         Shard {
-            delivery: Delivery::starting_at(parts.engine.start_positions()),
+            delivery: Delivery::starting_at(parts.engine.start_positions(), sessions),
             scheduler: FlushScheduler::new(parts.config.flush_interval),
-            connections: Slab::new(),
+            connections: Slab::with_capacity(sessions),
             links: Slab::new(),
             listings: Vec::new(),
             listing_requests: 0,
@@ -261,7 +264,7 @@ impl Shard {
                 }
                 Command::Move(moved) => {
                     if let Some(key) = self.register_detached(moved.connection, moved.protocol) {
-                        self.begin_bind(key, moved.bind);
+                        self.begin_bind(key, moved.bind, moved.heartbeat_ms);
                         self.handle_bytes(key, moved.already_read);
                     }
                 }

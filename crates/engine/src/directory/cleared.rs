@@ -22,16 +22,19 @@ enum Mark {
 
 #[derive(Default)]
 struct State {
-    /// The live users. Few have cleared anything: the others take little.
-    users: FxHashMap<UserNo, Option<Box<FxHashSet<ConversationNo>>>>,
+    live: FxHashSet<UserNo>,
+    /// Of live users, the conversations that have marks of theirs. Few have cleared anything.
+    conversations: FxHashMap<UserNo, FxHashSet<ConversationNo>>,
     marks: FxHashMap<ConversationNo, Vec<(UserNo, Mark)>>,
     changes: u64,
 }
 
 impl State {
     fn put(&mut self, user: UserNo, conversation: ConversationNo, mark: Mark) {
-        let Some(conversations) = self.users.get_mut(&user) else { return };
-        conversations.get_or_insert_default().insert(conversation);
+        if !self.live.contains(&user) {
+            return;
+        }
+        self.conversations.entry(user).or_default().insert(conversation);
         let marks = self.marks.entry(conversation).or_default();
         match marks.iter_mut().find(|(of, _)| *of == user) {
             Some((_, known)) => *known = mark,
@@ -60,7 +63,7 @@ pub(crate) struct ClearedMarks(Mutex<State>);
 impl ClearedMarks {
     /// The user's marks are about to be read.
     pub(crate) fn begin(&self, user: UserNo) {
-        self.0.lock().users.entry(user).or_default();
+        self.0.lock().live.insert(user);
     }
 
     /// What was read: for each conversation of which the user has cleared a part, up to which `seq`. What has changed meanwhile
@@ -100,7 +103,8 @@ impl ClearedMarks {
     /// The user has no session here any more.
     pub(crate) fn forget(&self, user: UserNo) {
         let mut state = self.0.lock();
-        for conversation in state.users.remove(&user).flatten().into_iter().flat_map(|conversations| *conversations) {
+        state.live.remove(&user);
+        for conversation in state.conversations.remove(&user).into_iter().flatten() {
             state.remove(user, conversation);
         }
     }
@@ -145,7 +149,7 @@ impl ClearedMarks {
             state.put(user, conversation, Mark::Cleared(seq));
         } else {
             state.remove(user, conversation);
-            if let Some(Some(conversations)) = state.users.get_mut(&user) {
+            if let Some(conversations) = state.conversations.get_mut(&user) {
                 conversations.remove(&conversation);
             }
         }
@@ -180,6 +184,6 @@ mod tests {
         assert_eq!(marks.of(ROOM, |_| Ok(0)), []);
         marks.note_read(ADA, [(ROOM, 3)].into_iter());
         marks.forget(ADA);
-        assert!(marks.0.lock().marks.is_empty() && marks.0.lock().users.is_empty());
+        assert!(marks.0.lock().marks.is_empty() && marks.0.lock().live.is_empty() && marks.0.lock().conversations.is_empty());
     }
 }

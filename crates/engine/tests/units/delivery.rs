@@ -123,7 +123,7 @@ fn a_second_session_is_live_at_once_and_the_last_one_to_end_removes_the_user() {
     assert_eq!(apply(&mut delivery, 6, vec![say("hi")]).len(), 1);
     delivery.unbind(2, ALICE);
     assert_eq!(apply(&mut delivery, 7, vec![say("hi")]), []);
-    assert!(delivery.audiences.is_empty() && delivery.users.is_empty());
+    assert!(delivery.audiences.is_empty() && delivery.users.states.is_empty() && delivery.users.by_no.is_empty());
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_direct_message_reaches_both_users_and_a_note_to_oneself_comes_once() {
 
 #[test]
 fn a_fan_out_without_entries_does_not_move_positions_back() {
-    let mut delivery = Delivery::starting_at([9; LANES]);
+    let mut delivery = Delivery::starting_at([9; LANES], 0);
     apply(&mut delivery, 0, vec![join(ALICE)]);
     assert_eq!(delivery.positions(), [9; LANES]);
 }

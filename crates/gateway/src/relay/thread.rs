@@ -77,10 +77,11 @@ impl RelayLoop {
             poll,
             wake,
             inbox,
+            // As of a shard's connections.
+            devices: Slab::with_capacity(config.connections_max.div_ceil(config.shards.max(1))),
             config,
             shared,
             attacher,
-            devices: Slab::new(),
             upstreams: Vec::new(),
             is_attached: false,
             core: String::new(),

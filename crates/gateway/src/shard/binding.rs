@@ -12,7 +12,7 @@ use crate::{
     session_config::{SessionConfig, silence_max},
     transport::Protocol,
 };
-use std::borrow::Cow;
+use std::{borrow::Cow, num::NonZeroU64};
 use tidings_domain::push_store::DeviceNo;
 use tidings_engine::{
     access::{Operation, Scopes},
@@ -93,7 +93,7 @@ impl Shard {
         };
         let user_shard = shard_of(bind.user.no, self.parts.shards.len());
         if user_shard == self.parts.index {
-            self.begin_bind(key, bind);
+            self.begin_bind(key, bind, fields.heartbeat_ms);
             return FrameOutcome::Continue;
         }
         let protocol = self.connections[key].protocol;
@@ -103,6 +103,7 @@ impl Shard {
             protocol,
             already_read,
             bind,
+            heartbeat_ms: fields.heartbeat_ms,
         })));
         FrameOutcome::Moved
     }
@@ -143,15 +144,14 @@ impl Shard {
             background: frame.background,
             compact: frame.compact,
             awaits_registration: false,
-            heartbeat_ms: frame.heartbeat_ms,
             scopes: claims.scopes,
-            issued_at: claims.issued_at,
+            issued_at: claims.issued_at.and_then(NonZeroU64::new),
             expires_at: claims.expires_at,
         })
     }
 
     /// Makes the connection a session of its user, on the user's own shard.
-    pub(super) fn begin_bind(&mut self, key: usize, mut bind: SessionBinding) {
+    pub(super) fn begin_bind(&mut self, key: usize, mut bind: SessionBinding, heartbeat_ms: u32) {
         if self.connections[key].phase != Phase::Unbound {
             return;
         }
@@ -161,7 +161,7 @@ impl Shard {
             self.close(key, refusal);
             return;
         }
-        let (user, heartbeat_ms) = (bind.user.no, bind.heartbeat_ms);
+        let user = bind.user.no;
         self.close_replaced_sessions(&bind);
         let tick = self.tick();
         let connection = &mut self.connections[key];
@@ -196,7 +196,7 @@ impl Shard {
             pending.positions_at_bind = self.delivery.positions();
         }
         let expires_at = bind.expires_at;
-        connection.outbound.is_compact = bind.compact;
+        connection.is_compact = bind.compact;
         connection.binding = Some(Box::new(bind));
         self.arm_timeout(key, tick + silence_max(heartbeat_ms));
         self.end_with_token(key, expires_at);

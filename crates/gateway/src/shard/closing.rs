@@ -35,7 +35,7 @@ impl Shard {
         self.parts.engine.metrics.count_refusal(refusal.code);
         self.begin_closing(key);
         let connection = &mut self.connections[key];
-        if let Some(stream) = &connection.event_stream {
+        if let Some(stream) = connection.event_stream() {
             self.ended_streams.put(connection.session, stream.secret, &refusal);
         }
         connection.queue_close(reference, &refusal, close_code);
@@ -48,7 +48,7 @@ impl Shard {
         let (tick, shard) = (self.tick(), self.parts.shards[self.parts.index].clone());
         let connection = &mut self.connections[key];
         (connection.phase, connection.last_heard) = (Phase::Closing, tick);
-        connection.partial = Vec::new();
+        connection.partial = Box::default();
         connection.assembly.clear();
         connection.outbound.clear_queued();
         if connection.unbound.is_none() && !connection.transport.is_virtual() {
@@ -166,7 +166,7 @@ impl Shard {
         if self.delivery.unbind(key, binding.user.no) {
             self.parts.engine.forget_cleared(binding.user.no);
         }
-        connection.pending_chunks = None;
+        connection.drop_pending_chunks();
         self.parts.engine.end_streams_of_session(self.parts.index, session);
         if std::mem::take(&mut connection.watches_presence) {
             self.parts.engine.unwatch_all((self.parts.index as u16, session));

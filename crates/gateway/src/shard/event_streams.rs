@@ -21,7 +21,7 @@ impl Shard {
     /// The connection is now its user's session: from here on the client can be sent the address for its frames.
     pub(super) fn begin_event_stream(&mut self, key: usize) {
         let due = self.tick() + ticks(self.parts.config.keep_alive);
-        self.connections[key].event_stream = Some(Box::new(EventStream::new(due)));
+        self.connections[key].extras_mut().event_stream = Some(EventStream::new(due));
         self.arm_timer(key, due);
     }
 
@@ -50,14 +50,18 @@ impl Shard {
         let gone = || self.ended_streams.ending_of(&post);
         let key = self.find(post.stream.session).ok_or_else(gone)?;
         let connection = &mut self.connections[key];
-        let stream = connection.event_stream.as_deref_mut().filter(|stream| stream.secret == post.secret);
-        let Some(stream) = stream.filter(|_| connection.phase == Phase::Live) else { return Err(gone()) };
+        let is_live = connection.phase == Phase::Live;
+        let stream = connection.event_stream_mut().filter(|stream| is_live && stream.secret == post.secret);
+        let Some(stream) = stream else { return Err(gone()) };
         let is_next = stream.is_next(post.number)?;
+        if is_next {
+            stream.taken = post.number;
+        }
+        let taken = stream.taken;
         (connection.last_heard, connection.unconfirmed) = (tick, None);
         if !is_next {
-            return Ok(stream.taken);
+            return Ok(taken);
         }
-        stream.taken = post.number;
         self.handle_bytes(key, post.lines);
         Ok(post.number)
     }
@@ -97,7 +101,7 @@ impl Shard {
         }
         let next = tick + ticks(self.parts.config.keep_alive);
         let connection = &mut self.connections[key];
-        if let Some(stream) = &mut connection.event_stream {
+        if let Some(stream) = connection.event_stream_mut() {
             stream.keep_alive_due = next;
         }
         // What waits to be written keeps the stream open as well.

@@ -25,7 +25,7 @@ impl Shard {
             let head = match take_head(rest, limit) {
                 Ok(Some(head)) => head,
                 Ok(None) => {
-                    connection.partial = rest.to_vec();
+                    connection.partial = rest.into();
                     return FrameOutcome::Continue;
                 }
                 Err(error) => return self.close_for_miop_error(key, &error),

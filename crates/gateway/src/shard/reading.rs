@@ -113,7 +113,7 @@ impl Shard {
             let frame = match take_frame(&mut buffer[rest.clone()], true, limit) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
-                    connection.partial = buffer[rest].to_vec();
+                    connection.partial = buffer[rest].into();
                     return FrameOutcome::Continue;
                 }
                 Err(error) => {

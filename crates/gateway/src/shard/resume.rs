@@ -140,7 +140,7 @@ impl Shard {
                 return;
             }
         };
-        let opening = self.connections[key].event_stream.as_ref().map(|stream| self.opening_event(stream, session));
+        let opening = self.connections[key].event_stream().map(|stream| self.opening_event(stream, session));
         let connection = &mut self.connections[key];
         let (Phase::Binding, Some(binding)) = (connection.phase, &connection.binding) else { return };
         let cursor = cursor_before(connection, binding, &missed);

@@ -145,7 +145,7 @@ struct SessionSink<'a> {
 impl Sink for SessionSink<'_> {
     fn block(&mut self, session: SessionKey, block: &Arc<Block>, lane: Lane, through: Position) {
         let connection = &mut self.connections[session];
-        connection.outbound.queue_block(block, lane, through);
+        connection.outbound.queue_block(block, lane, through, connection.is_compact);
         if connection.unconfirmed.is_none() {
             let since = connection.cursor;
             self.probe_policy.begin(connection, session, since, self.tick, self.timers);
@@ -162,7 +162,7 @@ impl Sink for SessionSink<'_> {
 
     fn chunk(&mut self, session: SessionKey, chunk: &Arc<Chunk>, lane: Lane) {
         let connection = &mut self.connections[session];
-        let follows_pending = connection.pending_chunks.as_ref().is_some_and(|pending| pending.has(chunk));
+        let follows_pending = connection.pending_chunks().is_some_and(|pending| pending.has(chunk));
         match connection.phase {
             Phase::Live if !connection.blocked && !follows_pending => {
                 if self.frame.as_ref().is_none_or(|(of, _)| !Arc::ptr_eq(of, chunk)) {
@@ -173,7 +173,9 @@ impl Sink for SessionSink<'_> {
                 }
                 self.scheduler.flush_batched(connection, session, lane, self.now);
             }
-            Phase::Live | Phase::Binding => connection.pending_chunks.get_or_insert_default().add(chunk),
+            Phase::Live | Phase::Binding => {
+                connection.extras_mut().pending_chunks.get_or_insert_default().add(chunk);
+            },
             Phase::Unbound | Phase::Closing => {}
         }
     }
@@ -278,7 +280,7 @@ impl Shard {
                     self.finish_virtual(key);
                 }
             }
-            FlushOutcome::Complete if connection.pending_chunks.is_some() => self.queue_pending_chunks(key),
+            FlushOutcome::Complete if connection.pending_chunks().is_some() => self.queue_pending_chunks(key),
             FlushOutcome::Complete => {}
             FlushOutcome::Blocked => {
                 connection.blocked = true;

@@ -3,7 +3,7 @@
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
 use crate::{connection::SessionBinding, timer_wheel::TICK};
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 use tidings_domain::{model::User, refusals::store_refusal};
 use tidings_engine::access::{Operation, TokenClaims};
 use tidings_protocol::{
@@ -41,7 +41,7 @@ impl Shard {
         let claims = TokenClaims {
             user: String::new(),
             scopes: bind.scopes,
-            issued_at: bind.issued_at,
+            issued_at: bind.issued_at.map(NonZeroU64::get),
             expires_at: bind.expires_at,
             signed_by_node: false,
         };
@@ -69,7 +69,8 @@ impl Shard {
                 claims.scopes.check(operation)?;
             }
         }
-        (binding.scopes, binding.issued_at, binding.expires_at) = (claims.scopes, claims.issued_at, claims.expires_at);
+        let issued_at = claims.issued_at.and_then(NonZeroU64::new);
+        (binding.scopes, binding.issued_at, binding.expires_at) = (claims.scopes, issued_at, claims.expires_at);
         self.end_with_token(key, claims.expires_at);
         Ok(())
     }

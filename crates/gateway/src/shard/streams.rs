@@ -53,7 +53,7 @@ impl Shard {
         let (Phase::Live, Some(binding)) = (connection.phase, &connection.binding) else { return };
         let user = binding.user.no;
         while connection.outbound.queued_bytes() < PENDING_BYTES_AT_ONCE
-            && let Some(pending) = connection.pending_chunks.as_mut().and_then(|pending| pending.pop())
+            && let Some(pending) = connection.extras_mut().pending_chunks.as_mut().and_then(|pending| pending.pop())
         {
             let PendingChunk { conversation, seq, recipients, offset } = pending;
             // Nothing follows for a user who has left.
@@ -64,7 +64,7 @@ impl Shard {
             }
         }
         if connection.outbound.queued_bytes() == 0 {
-            connection.pending_chunks = None;
+            connection.drop_pending_chunks();
         } else {
             self.scheduler.flush_soon(connection, key);
         }

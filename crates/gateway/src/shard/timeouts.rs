@@ -38,7 +38,7 @@ impl Shard {
                 self.close(key, Refusal::new(ErrorCode::TokenExpired, why));
                 continue;
             }
-            let keep_alive = connection.event_stream.as_ref().map(|stream| stream.keep_alive_due);
+            let keep_alive = connection.event_stream().map(|stream| stream.keep_alive_due);
             let probe = connection.unconfirmed.as_ref().map(|unconfirmed| unconfirmed.next_tick);
             let ack_due = connection.unacknowledged.as_ref().map(|unacknowledged| unacknowledged.due);
             if tick < connection.last_heard + limit || connection.transport.is_virtual() {

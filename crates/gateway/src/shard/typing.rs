@@ -18,7 +18,7 @@ impl Shard {
         };
         // Limited before anything is looked up: a client could send these frames without end.
         let tick = self.tick();
-        if !self.connections[key].typing.get_or_insert_default().admit(conversation, tick) {
+        if !self.connections[key].extras_mut().typing.admit(conversation, tick) {
             return FrameOutcome::Continue;
         }
         match self.parts.engine.typing(&user, conversation) {
