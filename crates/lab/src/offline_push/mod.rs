@@ -2,17 +2,18 @@
 //! call, and the counts of what they are notified of messages to members who are offline.
 //!
 //! [`notice`] is what a fake is notified, [`tally`] counts it; `fake_webhook`, `fake_apns`, `fake_fcm` and `fake_web_push`
-//! each speak one protocol, and know nothing of who is to be notified of what. `fake_hook` is asked before, and allows everything; `fake_consumer`
+//! each speak one protocol over the one `http_server`, and know nothing of who is to be notified of what. `fake_hook` is asked before, and allows everything; `fake_consumer`
 //! follows the feed.
 
 mod fake_apns;
 pub(crate) mod fake_consumer;
 mod fake_fcm;
 pub(crate) mod fake_hook;
+mod fake_provider;
 pub(crate) mod fake_providers;
 mod fake_web_push;
 pub(crate) mod fake_webhook;
-pub(crate) mod http1;
+mod http_server;
 pub(crate) mod notice;
 pub(crate) mod provider_state;
 pub(crate) mod tally;
