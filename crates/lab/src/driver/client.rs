@@ -2,7 +2,7 @@
 //! publish to it, on one thread.
 
 use super::{
-    description::Driver,
+    description::{Driver, TokenSource},
     link::{Client, Common, Role, Stage},
     message::Message,
     target::{DriverTarget, ReadWrite},
@@ -214,7 +214,7 @@ impl DriverClient {
     /// The token of each user: from the server, or signed here.
     fn tokens(&self, users: &[String], token_key: &str) -> Result<Vec<String>, LabError> {
         let Links { common, target, .. } = &self.links;
-        let Some((request, place)) = &common.driver.token else {
+        let Some(TokenSource { request, place }) = &common.driver.token else {
             return Ok(users.iter().map(|user| user_token(token_key, user)).collect());
         };
         let timeout = Duration::from_nanos(self.patience_ns);
@@ -427,7 +427,7 @@ impl DriverClient {
     }
 
     fn schedule_heartbeat(&mut self, now: u64) {
-        let every = self.links.common.driver.heartbeat.as_ref().map(|(every, _)| every.as_nanos() as u64);
+        let every = self.links.common.driver.heartbeat.as_ref().map(|heartbeat| heartbeat.every.as_nanos() as u64);
         self.next_heartbeat = every.map_or(u64::MAX, |every| now + every);
     }
 
