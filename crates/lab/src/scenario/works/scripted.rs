@@ -4,10 +4,7 @@
 mod lua_script;
 mod script_session;
 
-use super::{
-    Job, Surroundings, WorkResult,
-    figures::{Recorder, ServerUse},
-};
+use super::{Job, Surroundings, WorkResult, figures::Recorder};
 use crate::{
     LabError,
     client_engine::{device::DeviceProtocol, session::user_token},
@@ -16,6 +13,7 @@ use crate::{
     lock::lock,
     process,
     process::monotonic_ns,
+    sampler::Sampler,
     scenario::{
         plan::script::{Action, Script, Step, Steps},
         script_file::{ExpectFile, Recipient},
@@ -86,7 +84,7 @@ impl ScriptedWorker {
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let used = ServerUse::begin(job.server.clone(), Some(self.http_address), Vec::new());
+        let used = Sampler::start(job.server.clone(), Some(self.http_address), Vec::new());
         let live = LiveBlock::begin(&job.title, WorkLength::Unknown);
         let recorder = Mutex::new(Recorder::new(live, monotonic_ns(), self.lag_max));
         std::thread::scope(|scope| {
@@ -97,7 +95,7 @@ impl ScriptedWorker {
         });
         let mut recorder = recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut figures = recorder.figures(&job.title);
-        (figures.samples, figures.server_cpu_seconds, figures.server_rss_bytes) = used.end();
+        (figures.samples, figures.server_cpu_seconds, figures.server_rss_bytes) = used.finish();
         let trouble = figures.problems.first().cloned().map(Trouble::Balance);
         // Sessions answer to their own clocks: that one begins late is nothing that is measured.
         figures.lag_max_ms = f64::INFINITY;
