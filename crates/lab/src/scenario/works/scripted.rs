@@ -15,8 +15,8 @@ use crate::{
     process::monotonic_ns,
     sampler::Sampler,
     scenario::{
-        plan::script::{Action, Script, Step, Steps},
-        script_file::{ExpectFile, Recipient},
+        plan::script::{Script, Step, Steps},
+        script_file::{Action, ExpectFile, Recipient, SendFile},
         trouble::Trouble,
     },
     setup,
@@ -35,6 +35,8 @@ use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
 
 /// A push of a script outlives the script, and not much else.
 const PUSH_TTL_S: u64 = 3600;
+/// How long a scripted client waits for the answer to a send, unless it says so.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a thread sleeps at most while no session is open, so that Ctrl-C ends it soon.
 const SLEEP: Duration = Duration::from_millis(50);
 
@@ -175,7 +177,7 @@ impl Player<'_> {
         let now_ns = monotonic_ns();
         let mut recorder = lock(recorder);
         recorder.begun(began_ns, began_ns, 0);
-        if result.is_ok() && matches!(step.action, Action::Bind | Action::Send { .. } | Action::Expect(_)) {
+        if result.is_ok() && matches!(step.action, Action::Bind | Action::Send(_) | Action::Expect(_)) {
             recorder.done(began_ns, now_ns);
         }
         result.map_err(|why| format!("{}: {why}", step.name))
@@ -189,8 +191,8 @@ impl Player<'_> {
                 let drawn = self.random.random_range(least..=most);
                 self.wait(Duration::from_nanos(drawn))?;
             }
-            Action::Send { file, within } => self.send(file.to, &file.body, *within)?,
-            Action::Push { body } => self.push(body)?,
+            Action::Send(file) => self.send(file)?,
+            Action::Push(file) => self.push(&file.body)?,
             Action::Expect(expected) => return self.expect(expected),
             Action::Acknowledge => {
                 let pushes = std::mem::take(&mut self.unacknowledged);
@@ -248,7 +250,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn send(&mut self, to: Recipient, body: &str, within: Duration) -> Result<(), Fault> {
+    fn send(&mut self, SendFile { to, body, within }: &SendFile) -> Result<(), Fault> {
+        let within = within.map_or(ANSWER_WITHIN, |within| within.0);
         self.sends += 1;
         let reference = self.sends;
         let id = format!("{}-{}-{reference}", self.worker.tag, self.number);
