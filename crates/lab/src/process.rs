@@ -7,8 +7,8 @@ use rustix::{
 };
 use std::{
     io::{self, BufRead, BufReader},
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
+    net::{Ipv4Addr, SocketAddr},
+    process::{Child, Command, ExitCode, Stdio},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -141,21 +141,47 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Starts a hidden command of this program that prints where it listens.
-pub(crate) fn start_listener(arguments: &[&str]) -> io::Result<(Child, SocketAddr)> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let mut child = command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line)?;
-    }
-    match line.trim().parse() {
-        Ok(address) => Ok((child, address)),
-        Err(_) => {
-            child.kill()?;
-            child.wait()?;
-            Err(io::Error::other("a bare loop did not say where it listens"))
+/// A hidden command of this program that prints where it listens, and serves until it is killed, or has nobody left to serve. It ends
+/// with this handle.
+pub(crate) struct BareLoop {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl BareLoop {
+    pub(crate) fn start(arguments: &[&str]) -> io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let child = command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut bare = BareLoop { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+        let mut line = String::new();
+        if let Some(stdout) = bare.child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
         }
+        let address = line.trim().parse();
+        bare.address = address.map_err(|_| io::Error::other("a bare loop did not say where it listens"))?;
+        Ok(bare)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The hidden command itself.
+    pub(crate) fn exit_code(name: &str, served: io::Result<()>) -> ExitCode {
+        match served {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{name}: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+impl Drop for BareLoop {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
