@@ -20,7 +20,12 @@ pub(crate) mod tally;
 mod token_book;
 
 use crate::{
-    LabError, lock::lock, options::parse_share, result::RunResult, server::Target, timeline::read_timeline,
+    LabError,
+    lock::lock,
+    options::{parse_share, value_name},
+    result::RunResult,
+    server::Target,
+    timeline::read_timeline,
     worker_protocol::Conversation,
 };
 use clap::{Args, ValueEnum};
@@ -28,7 +33,6 @@ use fake_providers::FakeProviders;
 use fake_webhook::FakeWebhook;
 use notice::OfflineChannel;
 use std::{
-    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -59,16 +63,6 @@ pub enum OfflineVia {
     Both,
 }
 
-impl fmt::Display for OfflineVia {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            OfflineVia::Webhook => "webhook",
-            OfflineVia::Providers => "providers",
-            OfflineVia::Both => "both",
-        })
-    }
-}
-
 impl OfflinePushArgs {
     /// How many of so many are offline.
     ///
@@ -88,7 +82,7 @@ impl OfflinePushArgs {
     pub(crate) fn suffix(self) -> String {
         match self.offline_share {
             None => String::new(),
-            Some(share) => format!(", {:.0}% offline, notified via {}", 100.0 * share, self.offline_via),
+            Some(share) => format!(", {:.0}% offline, notified via {}", 100.0 * share, value_name(&self.offline_via)),
         }
     }
 }
@@ -167,7 +161,7 @@ impl OfflinePush {
             channels.extend(OfflineChannel::PROVIDERS);
         }
         let counts = self.tally.finish(&channels, &expectations, patience);
-        Ok(OfflineCounts { via: self.via.to_string(), ..counts })
+        Ok(OfflineCounts { via: value_name(&self.via), ..counts })
     }
 }
 
