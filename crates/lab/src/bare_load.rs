@@ -4,7 +4,8 @@ use crate::{
     LabError,
     load_client::LoadClient,
     options::TargetArgs,
-    process, setup,
+    process::{self, BareLoop},
+    setup,
     worker_protocol::{Content, Conversation, LoadModel, Outcome, Participants, Phase},
 };
 
@@ -28,22 +29,16 @@ impl BareLoad {
         let (receivers, sending) = (members.to_string(), senders.to_string());
         let core = args.client_core.unwrap_or_else(process::last_core).to_string();
         let options = ["--receivers", &receivers, "--senders", &sending, "--conversation", &conversation];
-        let (mut child, address) =
-            process::start_listener(&[&["bare-server", "--avoid-core", &core], &options[..]].concat())?;
+        let bare = BareLoop::start(&[&["bare-server", "--avoid-core", &core], &options[..]].concat())?;
         let online = setup::numbered_ids(&format!("{conversation}-m"), members);
         let participants = Participants {
             http_senders: senders,
             ..Participants::of_group(Conversation { id: conversation, base_seq: 0 }, &online)
         };
-        let result = LoadClient::open_bare(address, child.id(), args, participants).and_then(|mut load| {
-            let users = online[..senders.min(members)].to_vec();
-            let content = Content::Generated { body_bytes: self.body_bytes, senders: users };
-            let model = self.model;
-            load.run("bare loop", Phase { model, content, batch: 1, pipeline: 1, retry: false, tell_series: false })
-        });
-        // The bare server ends when its senders have closed; after a failed run it may still wait for receivers.
-        let _ = child.kill();
-        child.wait()?;
-        result
+        let mut load = LoadClient::open_bare(bare.address, bare.pid(), args, participants)?;
+        let users = online[..senders.min(members)].to_vec();
+        let content = Content::Generated { body_bytes: self.body_bytes, senders: users };
+        let model = self.model;
+        load.run("bare loop", Phase { model, content, batch: 1, pipeline: 1, retry: false, tell_series: false })
     }
 }

@@ -2,7 +2,10 @@
 //! come meanwhile in it. It stores nothing and checks nothing: no server that writes to its receivers one after the other can
 //! reach them sooner, or take more.
 
-use crate::{client_engine::HANDSHAKES_MAX, process};
+use crate::{
+    client_engine::HANDSHAKES_MAX,
+    process::{self, BareLoop},
+};
 use clap::Args;
 use mio::{Events, Interest, Poll, Token};
 use std::{
@@ -31,13 +34,7 @@ pub struct BareServerArgs {
 
 /// The hidden `bench bare-server` command: prints its address, and serves until the senders close their connections.
 pub(crate) fn main(args: &BareServerArgs) -> ExitCode {
-    match serve(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bare server: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    BareLoop::exit_code("bare server", serve(args))
 }
 
 /// A connection that sends, one request at a time.

@@ -4,7 +4,7 @@
 use crate::{
     LabError,
     offline_push::OfflinePushArgs,
-    options::{TargetArgs, duration_text, parse_duration},
+    options::{TargetArgs, duration_text, parse_duration, value_name},
     result::RunResult,
     scenario::{self, overrides::OverriddenScenario},
 };
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<RunResult, LabError> {
         .set("population.group.members", args.members as i64)?
         .set_if("population.group.offline_share", args.offline.offline_share.filter(|_| offline > 0))?
         .set("population.group.body_bytes", args.body_bytes as i64)?
-        .set_if("server.offline_via", (offline > 0).then(|| args.offline.offline_via.to_string()))?
+        .set_if("server.offline_via", (offline > 0).then(|| value_name(&args.offline.offline_via)))?
         .set("phase.0.work.0.name", "")?
         .set("phase.0.work.0.rounds", args.rounds as i64)?
         .set("phase.0.work.0.pause", duration_text(args.pause))?

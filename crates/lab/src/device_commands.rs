@@ -5,7 +5,7 @@ use crate::{
     LabError,
     client_engine::device::DeviceProtocol,
     devices::{device_clients::DEVICES_PER_PROCESS, device_counts::PUSHES_MAX, invalid_frames::VECTORS},
-    options::{Rate, TargetArgs, duration_text, parse_duration, parse_setting},
+    options::{Rate, TargetArgs, duration_text, parse_duration, parse_setting, value_name},
     result::{RunResult, Summary},
     scenario::{self, overrides::OverriddenScenario},
 };
@@ -109,12 +109,12 @@ impl DeviceArgs {
     fn binding_scenario(&self, name: &str, devices: usize, gateways: usize) -> Result<OverriddenScenario, LabError> {
         let mut scenario = self.scenario(name, devices, gateways)?;
         scenario
-            .set("population.devices.via", self.via.to_string())?
+            .set("population.devices.via", value_name(&self.via))?
             .set_if("population.devices.clients", self.clients.map(|clients| clients as i64))?
             .set("population.devices.heartbeat", duration_text(self.heartbeat))?
             .set("population.devices.within", duration_text(self.within))?
             .set("phase.0.work.0.rate", self.rate)?
-            .set("phase.0.name", format!("{devices} devices over {}, {}", self.via, self.rate))?;
+            .set("phase.0.name", format!("{devices} devices over {}, {}", value_name(&self.via), self.rate))?;
         Ok(scenario)
     }
 

@@ -4,7 +4,7 @@
 use crate::{
     LabError,
     offline_push::{OfflinePushArgs, fake_hook::HookMode},
-    options::{Rate, SendProtocol, TargetArgs, duration_text, parse_duration},
+    options::{Rate, SendProtocol, TargetArgs, duration_text, parse_duration, value_name},
     result::RunResult,
     scenario::{self, overrides::OverriddenScenario},
 };
@@ -56,22 +56,18 @@ pub(crate) fn run(args: &DirectArgs) -> Result<RunResult, LabError> {
     };
     let title = format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate);
     let title = title + &args.offline.suffix() + asked;
-    let hook = args.hook.map(|hook| match hook {
-        HookMode::Allows => "allows",
-        HookMode::Hangs => "hangs",
-    });
     let mut scenario = OverriddenScenario::shipped("direct")?;
     scenario
         .only_first_phases(1)
         .set("about", &*title)?
         .set("population.pairs.pairs", args.pairs as i64)?
         .set("population.pairs.senders", args.connections as i64)?
-        .set("population.pairs.via", args.via.name())?
+        .set("population.pairs.via", value_name(&args.via))?
         .set("population.pairs.body_bytes", args.body_bytes as i64)?
         .set("population.pairs.pipeline", args.pipeline as i64)?
         .set_if("population.pairs.offline_share", args.offline.offline_share.filter(|_| offline > 0))?
-        .set_if("server.offline_via", (offline > 0).then(|| args.offline.offline_via.to_string()))?
-        .set_if("server.hook", hook)?
+        .set_if("server.offline_via", (offline > 0).then(|| value_name(&args.offline.offline_via)))?
+        .set_if("server.hook", args.hook.as_ref().map(value_name))?
         .set("phase.0.duration", duration_text(args.duration))?
         .set("phase.0.work.0.name", "")?
         .set("phase.0.work.0.batch", args.batch as i64)?

@@ -3,7 +3,7 @@
 use crate::{
     LabError,
     offline_push::OfflinePushArgs,
-    options::{Rate, SendProtocol, TargetArgs, duration_text, parse_duration},
+    options::{Rate, SendProtocol, TargetArgs, duration_text, parse_duration, value_name},
     result::RunResult,
     scenario::{self, overrides::OverriddenScenario},
 };
@@ -68,11 +68,11 @@ pub(crate) fn run(args: &GroupArgs) -> Result<RunResult, LabError> {
         .set_if(&format!("{population}.online"), (offline == 0).then_some(online as i64))?
         .set_if(&format!("{population}.offline_share"), args.offline.offline_share.filter(|_| offline > 0))?
         .set(&format!("{population}.senders"), args.senders as i64)?
-        .set(&format!("{population}.via"), args.via.name())?
+        .set(&format!("{population}.via"), value_name(&args.via))?
         .set(&format!("{population}.body_bytes"), args.body_bytes as i64)?
         .set(&format!("{population}.pipeline"), args.pipeline as i64)?
         .set_if(&format!("{population}.receipts"), args.receipts.map(duration_text))?
-        .set_if("server.offline_via", (offline > 0).then(|| args.offline.offline_via.to_string()))?
+        .set_if("server.offline_via", (offline > 0).then(|| value_name(&args.offline.offline_via)))?
         .set("phase.0.warm_up", "0s")?
         .set("phase.0.duration", duration_text(args.duration))?
         .set("phase.0.work.0.name", "")?

@@ -4,7 +4,7 @@
 use crate::{
     LabError,
     offline_push::OfflinePushArgs,
-    options::{TargetArgs, duration_text, parse_duration},
+    options::{TargetArgs, duration_text, parse_duration, value_name},
     result::RunResult,
     scenario::{self, overrides::OverriddenScenario, overview},
 };
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<RunResult, LabError> {
         .set("about", "Direct messages beside floods.")?
         .set("population.direct.pairs", args.pairs as i64)?
         .set_if("population.direct.offline_share", share.filter(|_| offline_pairs > 0))?
-        .set_if("server.offline_via", share.map(|_| args.offline.offline_via.to_string()))?;
+        .set_if("server.offline_via", share.map(|_| value_name(&args.offline.offline_via)))?;
     for (flood, population) in [(Flood::Group, "group"), (Flood::Official, "official")] {
         let is_used = floods.contains(&flood) || flood == Flood::Group && floods.contains(&Flood::Full);
         let used = |value: i64| is_used.then_some(value);

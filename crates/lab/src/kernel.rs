@@ -37,8 +37,14 @@ fn network_counter(text: &str, protocol: &str, name: &str) -> u64 {
     place.and_then(|place| numbers.split_whitespace().nth(place)?.parse().ok()).unwrap_or(0)
 }
 
+/// The bytes that a line such as `VmRSS:  20 kB` tells; 0 without such a line.
+pub(crate) fn bytes_of(text: &str, name: &str) -> u64 {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name));
+    rest.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
 /// The number behind a name in the line `TCP:` of `/proc/net/sockstat`.
-fn socket_gauge(text: &str, name: &str) -> u64 {
+pub(crate) fn socket_gauge(text: &str, name: &str) -> u64 {
     let mut words = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default().split_whitespace();
     words.find(|word| *word == name).and_then(|_| words.next()?.parse().ok()).unwrap_or(0)
 }
@@ -102,6 +108,7 @@ mod tests {
         assert_eq!(network_counter(text, "TcpExt", "Missing"), 0);
         let text = "sockets: used 9\nTCP: inuse 5 orphan 0 tw 17 alloc 8 mem 1\nUDP: inuse 1\n";
         assert_eq!((socket_gauge(text, "tw"), socket_gauge(text, "none")), (17, 0));
+        assert_eq!(bytes_of("MemFree: 1 kB\nSlab:    20 kB\n", "Slab:"), 20 * 1024);
     }
 
     #[test]

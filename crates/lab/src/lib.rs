@@ -37,6 +37,13 @@
 //!   with its log, Ctrl-C;
 //! - `problems`, `lock`: faults in words, mutexes.
 
+/// Does the same with each of these counts: `counts!(sum += other: sent, lost)`.
+macro_rules! counts {
+    ($sum:ident $does:tt $other:ident: $($count:ident),+ $(,)?) => {
+        $($sum.$count $does $other.$count;)+
+    };
+}
+
 mod agent;
 pub mod args;
 mod bare_load;

@@ -6,7 +6,7 @@ use crate::{
     load_generators::LoadGenerators,
     options::TargetArgs,
     process::{self, ServerProcesses},
-    sampler::{Sampler, Watched},
+    sampler::Sampler,
     server::Target,
     worker_protocol::{Outcome, Participants, Phase, Progress, WorkerCommand, WorkerConfig, WorkerReport},
 };
@@ -137,11 +137,7 @@ impl LoadClient {
     /// Starts a phase and returns at once; [`finish_phase`](Self::finish_phase) waits for its end.
     pub(crate) fn start_phase(&mut self, phase: Phase) -> Result<(), LabError> {
         self.length = WorkLength::of_model(&phase.model);
-        self.sampler = Some(Sampler::start(Watched {
-            server: self.server.clone(),
-            metrics_address: self.metrics_address,
-            lab_pids: self.link.pids(),
-        }));
+        self.sampler = Some(Sampler::start(self.server.clone(), self.metrics_address, self.link.pids()));
         self.send(&WorkerCommand::Run(phase))
     }
 
@@ -162,7 +158,6 @@ impl LoadClient {
         if stop_sent {
             self.send(&WorkerCommand::StopPlanning)?;
         }
-        let before = self.server.cpu_seconds();
         loop {
             match self.receive()? {
                 WorkerReport::Progress(progress) => {
@@ -176,10 +171,8 @@ impl LoadClient {
                     outcome.title = title.to_owned();
                     outcome.interrupted = interrupt::requested();
                     outcome.lag_max_ms = self.lag_max.as_secs_f64() * 1e3;
-                    outcome.samples = self.sampler.take().map(Sampler::finish).unwrap_or_default();
-                    if let (Some(now), Some(before)) = (self.server.cpu_seconds(), before) {
-                        outcome.server_cpu_seconds = Some(now - before);
-                        outcome.server_rss_bytes = self.server.resident_bytes();
+                    if let Some(sampler) = self.sampler.take() {
+                        (outcome.samples, outcome.server_cpu_seconds, outcome.server_rss_bytes) = sampler.finish();
                     }
                     return Ok(*outcome);
                 }

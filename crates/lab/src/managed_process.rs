@@ -10,6 +10,11 @@ use std::{
 
 /// Between two looks at a process.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// The longest wait until a server of this program is ready: opening a folder of ten million messages takes seconds, and longer in a
+/// debug build on a busy machine.
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// The longest wait for its end: it drains and closes its store.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process with its log.
 #[derive(Debug)]
@@ -22,10 +27,6 @@ pub(crate) struct ManagedProcess {
 impl ManagedProcess {
     pub(crate) fn new(name: impl Into<String>, log: PathBuf) -> Self {
         ManagedProcess { name: name.into(), log, child: None }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(crate) fn log(&self) -> &Path {
@@ -75,9 +76,10 @@ impl ManagedProcess {
         }
     }
 
-    /// Whether the process runs, or was told to end.
-    pub(crate) fn is_as_requested(&mut self) -> bool {
-        matches!(self.ended(), Ok(None))
+    /// If the process has ended without being told to: its name and the end of its log.
+    pub(crate) fn unexpected_end(&mut self) -> Option<String> {
+        let is_as_requested = matches!(self.ended(), Ok(None));
+        (!is_as_requested).then(|| format!("{}: {}", self.name, self.log_tail()))
     }
 
     pub(crate) fn log_tail(&self) -> String {
@@ -94,6 +96,15 @@ impl ManagedProcess {
             child.wait()?;
         }
         Ok(())
+    }
+
+    /// Sends SIGTERM to a server of this program, and waits until it has drained and ended.
+    pub(crate) fn drain(&mut self) -> Result<(), LabError> {
+        if self.stop(rustix::process::Signal::TERM, DRAIN_TIMEOUT)? {
+            Ok(())
+        } else {
+            Err(LabError::Server(format!("did not end after SIGTERM: {}: {}", self.name, self.log_tail())))
+        }
     }
 
     /// Sends a signal and waits for the process's end; kills it after `patience`. Returns whether it ended by itself.

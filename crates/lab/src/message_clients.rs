@@ -161,19 +161,10 @@ impl MessageClients {
             compact: spec.compact,
             low_priority: spec.low_priority,
             server_returns: spec.server_returns,
-            ..Participants::of_group(conversation.clone(), &online)
+            ..Participants::of_group(conversation, &online)
         };
-        Ok(MessageClients {
-            load: LoadClient::open(target, args, participants)?,
-            conversations: vec![conversation],
-            online,
-            offline: vec![(0, offline)],
-            senders,
-            recipients: Vec::new(),
-            chat: None,
-            says_receipts: spec.receipts_interval.is_some(),
-            outlives_faults: spec.server_returns || target.addresses().len() > 1,
-        })
+        let clients = MessageClients::open(target, args, participants)?;
+        Ok(MessageClients { online, offline: vec![(0, offline)], senders, ..clients })
     }
 
     /// Creates the users and, if they are to be open, their conversations, and connects the load client.
@@ -199,7 +190,7 @@ impl MessageClients {
             }
         }
         let participants = Participants {
-            conversations: conversations.clone(),
+            conversations,
             receivers,
             http_senders: if spec.via == SendProtocol::Http { spec.senders } else { 0 },
             ws_senders: if spec.via == SendProtocol::Ws { senders.clone() } else { Vec::new() },
@@ -207,16 +198,12 @@ impl MessageClients {
             server_returns: spec.server_returns,
             ..Participants::default()
         };
+        let clients = MessageClients::open(target, args, participants)?;
         Ok(MessageClients {
-            load: LoadClient::open(target, args, participants)?,
-            conversations,
-            online: Vec::new(),
             offline,
             senders,
             recipients: if spec.are_open { Vec::new() } else { recipients },
-            chat: None,
-            says_receipts: false,
-            outlives_faults: spec.server_returns || target.addresses().len() > 1,
+            ..clients
         })
     }
 
@@ -249,18 +236,29 @@ impl MessageClients {
         let [online, offline] =
             [online, offline].map(|users| users.into_iter().map(|(_, user)| user).collect::<Vec<_>>());
         let mix = setup::prepare_mix(&mut http, &mut conversation, &online, spec.mix)?;
-        let participants =
-            Participants { http_senders: 1, mix, ..Participants::of_group(conversation.clone(), &online) };
+        let participants = Participants { http_senders: 1, mix, ..Participants::of_group(conversation, &online) };
+        let clients = MessageClients::open(target, args, participants)?;
         Ok(MessageClients {
-            load: LoadClient::open(target, args, participants)?,
-            conversations: vec![conversation],
             online,
             offline: if spec.offline_share.is_some() { vec![(0, offline)] } else { Vec::new() },
+            chat: Some((spec.clone(), corpus.messages.len() as u64)),
+            outlives_faults: true,
+            ..clients
+        })
+    }
+
+    /// Connects the load client; nothing is known of its users but what it is told itself.
+    fn open(target: &Target, args: &TargetArgs, participants: Participants) -> Result<Self, LabError> {
+        Ok(MessageClients {
+            conversations: participants.conversations.clone(),
+            online: Vec::new(),
+            offline: Vec::new(),
             senders: Vec::new(),
             recipients: Vec::new(),
-            chat: Some((spec.clone(), corpus.messages.len() as u64)),
-            says_receipts: false,
-            outlives_faults: true,
+            chat: None,
+            says_receipts: participants.receipts_interval.is_some(),
+            outlives_faults: participants.server_returns || target.addresses().len() > 1,
+            load: LoadClient::open(target, args, participants)?,
         })
     }
 

@@ -82,16 +82,6 @@ impl std::fmt::Display for SendProtocol {
     }
 }
 
-impl SendProtocol {
-    /// As scenarios have it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            SendProtocol::Http => "http",
-            SendProtocol::Ws => "ws",
-        }
-    }
-}
-
 /// The protocol over which messages are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SendProtocol {
@@ -137,6 +127,11 @@ impl FromStr for Rate {
             },
         }
     }
+}
+
+/// A value as options, and scenarios, name it.
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// A duration as [`parse_duration`] reads it.

@@ -1,13 +1,14 @@
 //! Calls to the operating system: cores, CPU time, memory, signals.
 
+use crate::kernel;
 use rustix::{
     process::{Pid, Signal, kill_process, setpriority_process},
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use std::{
     io::{self, BufRead, BufReader},
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
+    net::{Ipv4Addr, SocketAddr},
+    process::{Child, Command, ExitCode, Stdio},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -56,7 +57,7 @@ pub(crate) fn last_core() -> usize {
 
 /// CPU seconds that a process has used, all threads, in user and kernel mode; 0 if it is gone.
 pub(crate) fn cpu_seconds(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = kernel::read(&format!("/proc/{pid}/stat"));
     // The name may hold anything, so fields are counted after its closing bracket.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
@@ -65,7 +66,7 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
 
 /// CPU seconds that all processes of the machine have used, the kernel's own included; those of waiting for disks are not.
 pub(crate) fn machine_cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let stat = kernel::read("/proc/stat");
     let ticks: Vec<f64> =
         stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal; guests are part of user.
@@ -75,7 +76,7 @@ pub(crate) fn machine_cpu_seconds() -> f64 {
 
 /// Seconds that this thread was ready to run while others had its core.
 pub(crate) fn thread_wait_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let stat = kernel::read("/proc/thread-self/schedstat");
     stat.split_whitespace().nth(1).and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
@@ -84,9 +85,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Resident memory of a process, in bytes; 0 if it is gone.
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
+    kernel::bytes_of(&kernel::read(&format!("/proc/{pid}/status")), "VmRSS:")
 }
 
 /// The processes of the server under test: one, the nodes of a cluster, or none that the lab may look at.
@@ -142,21 +141,47 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Starts a hidden command of this program that prints where it listens.
-pub(crate) fn start_listener(arguments: &[&str]) -> io::Result<(Child, SocketAddr)> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let mut child = command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line)?;
-    }
-    match line.trim().parse() {
-        Ok(address) => Ok((child, address)),
-        Err(_) => {
-            child.kill()?;
-            child.wait()?;
-            Err(io::Error::other("a bare loop did not say where it listens"))
+/// A hidden command of this program that prints where it listens, and serves until it is killed, or has nobody left to serve. It ends
+/// with this handle.
+pub(crate) struct BareLoop {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl BareLoop {
+    pub(crate) fn start(arguments: &[&str]) -> io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let child = command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut bare = BareLoop { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+        let mut line = String::new();
+        if let Some(stdout) = bare.child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
         }
+        let address = line.trim().parse();
+        bare.address = address.map_err(|_| io::Error::other("a bare loop did not say where it listens"))?;
+        Ok(bare)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The hidden command itself.
+    pub(crate) fn exit_code(name: &str, served: io::Result<()>) -> ExitCode {
+        match served {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{name}: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+impl Drop for BareLoop {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

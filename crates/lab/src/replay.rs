@@ -7,7 +7,7 @@ use crate::{
     LabError, corpus,
     mix::share::MixShare,
     offline_push::OfflinePushArgs,
-    options::{Rate, TargetArgs},
+    options::{Rate, TargetArgs, value_name},
     result::RunResult,
     scenario::{self, overrides::OverriddenScenario},
 };
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<RunResult, LabError> {
         .set_if("population.chat.online", share.is_none().then_some(online as i64))?
         .set_if("population.chat.offline_share", share)?
         .set("population.chat.mix", args.mix.to_string())?
-        .set_if("server.offline_via", share.map(|_| via.to_string()))?
+        .set_if("server.offline_via", share.map(|_| value_name(&via)))?
         .set("phase.0.work.0.replay", args.speed)?
         .set("phase.0.work.0.window", args.window as i64)?
         .set("phase.0.work.0.batch", args.batch as i64)?

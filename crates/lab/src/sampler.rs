@@ -53,13 +53,12 @@ pub struct Samples {
 }
 
 /// The processes that a sampler looks at.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Watched {
-    pub(crate) server: ServerProcesses,
+struct Watched {
+    server: ServerProcesses,
     /// Where `/metrics` is asked for; unset: nowhere.
-    pub(crate) metrics_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
     /// Load clients beside this process.
-    pub(crate) lab_pids: Vec<u32>,
+    lab_pids: Vec<u32>,
 }
 
 /// A thread that takes samples until it is told to finish.
@@ -67,18 +66,25 @@ pub(crate) struct Watched {
 pub(crate) struct Sampler {
     stop: mpsc::SyncSender<()>,
     thread: JoinHandle<Samples>,
+    server: ServerProcesses,
+    cpu_before: Option<f64>,
 }
 
 impl Sampler {
-    pub(crate) fn start(watched: Watched) -> Self {
+    /// `metrics_address`: where `/metrics` is asked for; unset: nowhere. `lab_pids`: load clients beside this process.
+    pub(crate) fn start(server: ServerProcesses, metrics_address: Option<SocketAddr>, lab_pids: Vec<u32>) -> Self {
+        let watched = Watched { server: server.clone(), metrics_address, lab_pids };
         // Nothing is ever sent: the thread ends when the sender is gone.
         let (stop, stopped) = mpsc::sync_channel(1);
-        Sampler { stop, thread: std::thread::spawn(move || sample_until(&watched, &stopped)) }
+        let thread = std::thread::spawn(move || sample_until(&watched, &stopped));
+        Sampler { stop, thread, cpu_before: server.cpu_seconds(), server }
     }
 
-    pub(crate) fn finish(self) -> Samples {
+    /// The samples, the server's CPU time since the start, and its memory.
+    pub(crate) fn finish(self) -> (Samples, Option<f64>, Option<u64>) {
+        let cpu_seconds = self.server.cpu_seconds().zip(self.cpu_before).map(|(now, before)| now - before);
         drop(self.stop);
-        self.thread.join().unwrap_or_default()
+        (self.thread.join().unwrap_or_default(), cpu_seconds, self.server.resident_bytes())
     }
 }
 
@@ -191,8 +197,8 @@ mod tests {
 
     #[test]
     fn a_sampler_sees_this_process_and_ends_when_told() {
-        let sampler = Sampler::start(Watched { server: Some(std::process::id()).into(), ..Watched::default() });
-        let samples = sampler.finish();
+        let sampler = Sampler::start(Some(std::process::id()).into(), None, Vec::new());
+        let (samples, ..) = sampler.finish();
         assert_eq!(samples.at.len(), samples.server_bytes.len());
     }
 }

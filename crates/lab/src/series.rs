@@ -236,10 +236,7 @@ impl SeriesRecorder {
         }
         for (index, counts) in other.bins.iter().enumerate().take(BINS_MAX) {
             let bin = self.bin(self.start_ns + index as u64 * other.bin_ns);
-            bin.planned += counts.planned;
-            bin.sent += counts.sent;
-            bin.acknowledged += counts.acknowledged;
-            bin.delivered += counts.delivered;
+            counts!(bin += counts: planned, sent, acknowledged, delivered);
             bin.lag_max_us = bin.lag_max_us.max(counts.lag_max_us);
             counts.latency.add_to(&mut bin.latency);
         }

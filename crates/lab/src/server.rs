@@ -1,9 +1,12 @@
 //! The server under test: one that runs already, or one that the bench starts on a temporary folder.
 
 use crate::{
-    LabError, interrupt, managed_process::ManagedProcess, options::TargetArgs, process, reserved_port::ReservedPort,
+    LabError, interrupt,
+    managed_process::{ManagedProcess, READY_TIMEOUT},
+    options::TargetArgs,
+    process,
+    reserved_port::ReservedPort,
 };
-use rustix::process::Signal;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
     os::unix::process::CommandExt,
@@ -12,11 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_client::http::HttpClient;
-
-/// The longest wait for readiness: opening a folder of ten million messages takes seconds, and longer in a debug build.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest wait for an end: the server drains and closes its store.
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The server under test.
 #[derive(Debug)]
@@ -234,10 +232,7 @@ impl OwnServer {
 
     /// Sends SIGTERM, and waits until the server has drained and ended.
     pub(crate) fn stop(&mut self) -> Result<(), LabError> {
-        match self.process.stop(Signal::TERM, STOP_TIMEOUT)? {
-            true => Ok(()),
-            false => Err(LabError::Server("did not end after SIGTERM".into())),
-        }
+        self.process.drain()
     }
 
     /// Runs `tidings check` on the folder of the stopped server.

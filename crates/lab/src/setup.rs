@@ -5,6 +5,7 @@ use crate::{
     mix::share::MixShare,
     worker_protocol::{Conversation, MixConfig},
 };
+use serde_json::json;
 use tidings_client::http::HttpClient;
 use tidings_protocol::{
     http::{ChangeMembers, ConversationKind, CreateConversation, Role, UserUpsert},
@@ -57,7 +58,7 @@ pub(crate) fn create_conversation(
     http.create_conversation(&CreateConversation {
         id: Some(id.into()),
         name: Some(id.into()),
-        ..conversation_of(kind)
+        ..conversation_of(kind)?
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -91,28 +92,11 @@ pub(crate) fn prepare_mix(
 pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<Conversation, LabError> {
     let members = vec![a.into(), b.into()];
     let card =
-        http.create_conversation(&CreateConversation { members, ..conversation_of(ConversationKind::Direct) })?;
+        http.create_conversation(&CreateConversation { members, ..conversation_of(ConversationKind::Direct)? })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }
 
 /// A conversation of which nothing is said.
-fn conversation_of(kind: ConversationKind) -> CreateConversation {
-    CreateConversation {
-        id: None,
-        kind,
-        name: None,
-        avatar: None,
-        attributes: None,
-        owner: None,
-        members: Vec::new(),
-        receipts: None,
-        history: None,
-        mention_all: None,
-        blocks: None,
-        reactions: None,
-        posting: None,
-        slow_mode_s: None,
-        join_requests: None,
-        expires: None,
-    }
+fn conversation_of(kind: ConversationKind) -> Result<CreateConversation, LabError> {
+    Ok(serde_json::from_value(json!({ "kind": kind })).map_err(std::io::Error::from)?)
 }

@@ -3,6 +3,7 @@
 use crate::options::parse_duration;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{fmt::Write, ops::Range, time::Duration};
+use toml::Spanned;
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +50,11 @@ impl From<toml::de::Error> for Mistake {
     fn from(error: toml::de::Error) -> Self {
         Mistake { what: error.message().trim_end().to_owned(), span: error.span() }
     }
+}
+
+/// What is written there, without its place.
+pub(crate) fn value<T: Clone>(written: &Option<Spanned<T>>) -> Option<T> {
+    written.as_ref().map(|written| written.get_ref().clone())
 }
 
 /// A time such as `500ms`, `10s` or `2m`.

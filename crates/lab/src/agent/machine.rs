@@ -1,5 +1,6 @@
 //! What an agent's machine has: what decides how much of a load it gets.
 
+use crate::kernel::read;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +20,6 @@ pub(crate) struct Machine {
     /// The mean number of processes that were ready to run in the last minute.
     pub(crate) load: f64,
     pub(crate) kernel: String,
-}
-
-fn read(file: &str) -> String {
-    std::fs::read_to_string(file).unwrap_or_default()
 }
 
 impl Machine {

@@ -1,8 +1,7 @@
 //! Both sides prove that they know the token, without saying it: an HMAC over numbers that each side has drawn for this
 //! connection. It keeps strangers from using an agent; it does not encrypt what follows.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use ring::hmac::{self, HMAC_SHA256, Key};
 
 /// A token with fewer characters could be found by trying, from one recorded greeting.
 pub(crate) const TOKEN_CHARACTERS_MIN: usize = 16;
@@ -24,32 +23,29 @@ pub(crate) fn draw_nonce() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-fn mac(token: &str, side: Side, nonces: Nonces<'_>) -> Option<Hmac<Sha256>> {
-    // HMAC accepts a key of any length.
-    let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).ok()?;
+/// What a side signs with the token.
+fn statement(side: Side, nonces: Nonces<'_>) -> Vec<u8> {
     // The side is part of it, so that neither side's proof can be sent back as the other's.
     let side = match side {
         Side::Coordinator => "tidings lab coordinator",
         Side::Agent => "tidings lab agent",
     };
-    for part in [side, nonces.agent, nonces.coordinator] {
-        mac.update(&(part.len() as u64).to_le_bytes());
-        mac.update(part.as_bytes());
-    }
-    Some(mac)
+    let parts = [side, nonces.agent, nonces.coordinator];
+    parts.map(|part| [&(part.len() as u64).to_le_bytes(), part.as_bytes()].concat()).concat()
 }
 
 /// The proof that this side knows the token.
 pub(crate) fn prove(token: &str, side: Side, nonces: Nonces<'_>) -> String {
-    let proof = mac(token, side, nonces).map(|mac| mac.finalize().into_bytes());
-    proof.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect()).unwrap_or_default()
+    let proof = hmac::sign(&Key::new(HMAC_SHA256, token.as_bytes()), &statement(side, nonces));
+    proof.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether the other side's proof is right; the time that this takes says nothing about the right one.
 pub(crate) fn is_proof(proof: &str, token: &str, side: Side, nonces: Nonces<'_>) -> bool {
     let hex = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let bytes: Option<Vec<u8>> = proof.as_bytes().chunks(2).map(hex).collect();
-    bytes.zip(mac(token, side, nonces)).is_some_and(|(bytes, mac)| mac.verify_slice(&bytes).is_ok())
+    let key = Key::new(HMAC_SHA256, token.as_bytes());
+    bytes.is_some_and(|bytes| hmac::verify(&key, &statement(side, nonces), &bytes).is_ok())
 }
 
 #[cfg(test)]

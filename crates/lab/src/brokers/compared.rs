@@ -194,15 +194,10 @@ fn on_driven(name: &str, driver: &Arc<Driver>, place: &Place, args: &BrokersArgs
         let server = place.running(args.target.patience)?;
         let title = format!("{name}, {receivers} receivers");
         // Only the client keeps to its core: what is started while it does would, too.
-        let (outcome, cpu) = process::run_on_core(core, || {
-            let mut client = open(&server, receivers, senders)?;
-            let cpu = server.processes().cpu_seconds();
-            Ok::<_, LabError>((client.run(&title, &model, args.body_bytes)?, cpu))
+        let outcome = process::run_on_core(core, || {
+            open(&server, receivers, senders)?.run(&title, &model, args.body_bytes, server.processes())
         })??;
-        let server_cpu_seconds = server.processes().cpu_seconds().zip(cpu).map(|(now, before)| now - before);
-        let lag_max_ms = args.target.lag_max.as_secs_f64() * 1e3;
-        let server_rss_bytes = server.processes().resident_bytes();
-        Ok::<_, LabError>(Outcome { server_cpu_seconds, server_rss_bytes, lag_max_ms, ..outcome })
+        Ok::<_, LabError>(Outcome { lag_max_ms: args.target.lag_max.as_secs_f64() * 1e3, ..outcome })
     };
     let group = measure(args.members, args.senders, flood(args))?;
     let steps = args.ladder.iter().map(|members| measure(*members, 1, one_by_one(args)));

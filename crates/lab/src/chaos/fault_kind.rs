@@ -2,6 +2,7 @@
 
 use crate::{
     LabError,
+    options::value_name,
     topology::{PartitionScope, ShutdownMode, Topology},
 };
 use clap::ValueEnum;
@@ -67,8 +68,8 @@ impl FaultKind {
         FaultKind::NodeCutOffDatabase,
     ];
 
-    pub(super) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    pub(crate) fn name(self) -> String {
+        value_name(&self)
     }
 
     pub(crate) fn needs_partitions(self) -> bool {

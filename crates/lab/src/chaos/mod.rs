@@ -32,7 +32,6 @@ use crate::{
     options::TargetArgs,
     process, report,
     result::{Check, RunResult, Verdict},
-    server::Target,
     setup, timeline,
     topology::{Topology, TopologySpec},
 };
@@ -98,14 +97,10 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<RunResult, LabError> {
     let bounds = PresenceBounds::of(&args.set);
     // The nodes get the settings from which the bounds are computed.
     let environment = bounds.settings().into_iter().chain(args.set.clone()).collect();
-    let topology_spec =
-        TopologySpec { nodes: args.nodes, with_partitions, folder: None, environment, program: args.from.clone() };
+    let (nodes, program) = (args.nodes, args.from.clone());
+    let topology_spec = TopologySpec { nodes, with_partitions, environment, program, ..TopologySpec::default() };
     let mut topology = Topology::start(&topology_spec)?;
-    let target = Target::Running {
-        addresses: topology.addresses(),
-        api_key: topology.api_key.clone(),
-        token_key: topology.token_key.clone(),
-    };
+    let target = topology.target();
     let load = TargetArgs {
         patience: args.patience,
         client_core: args.client_core,

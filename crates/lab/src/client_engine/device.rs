@@ -25,16 +25,6 @@ pub enum DeviceProtocol {
     Ws,
 }
 
-impl std::fmt::Display for DeviceProtocol {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            DeviceProtocol::Miop => "miop",
-            DeviceProtocol::Miops => "miops",
-            DeviceProtocol::Ws => "ws",
-        })
-    }
-}
-
 /// A message of the server, of either protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ServerMessage<'a> {

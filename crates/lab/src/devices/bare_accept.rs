@@ -1,7 +1,7 @@
 //! The baseline of connecting: a loop that accepts, reads one frame and writes one of the size of a `bound`. It checks no
 //! token and keeps no state: no server can bind devices faster on the same machine with the same clients.
 
-use crate::{LabError, process::start_listener};
+use crate::process::BareLoop;
 use clap::Args;
 use mio::{
     Events, Interest, Poll, Token,
@@ -10,7 +10,7 @@ use mio::{
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr},
-    process::{Child, ExitCode},
+    process::ExitCode,
 };
 use tidings_protocol::miop::{Bound, Frame, take_head};
 
@@ -27,13 +27,7 @@ pub struct BareAcceptArgs {
 
 /// The hidden `bench bare-accept` command: prints its address and serves until it is killed.
 pub(crate) fn main(args: &BareAcceptArgs) -> ExitCode {
-    match serve(args.listen) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bare accept: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    BareLoop::exit_code("bare accept", serve(args.listen))
 }
 
 struct Peer {
@@ -123,29 +117,10 @@ impl Peer {
 }
 
 /// The processes of the baseline, one per listener of the server that they are compared with.
-pub(crate) struct BareAccept {
-    children: Vec<Child>,
-    pub(crate) listeners: Vec<SocketAddr>,
-}
-
-impl BareAccept {
-    pub(crate) fn start(count: usize) -> Result<Self, LabError> {
-        let mut bare = BareAccept { children: Vec::new(), listeners: Vec::new() };
-        for number in 0..count {
-            let address = Ipv4Addr::new(127, 0, (1 + number / 250) as u8, (number % 250 + 2) as u8);
-            let (child, listener) = start_listener(&["bare-accept", "--listen", &format!("{address}:0")])?;
-            bare.children.push(child);
-            bare.listeners.push(listener);
-        }
-        Ok(bare)
-    }
-}
-
-impl Drop for BareAccept {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+pub(crate) fn start(count: usize) -> io::Result<Vec<BareLoop>> {
+    let start = |number: usize| {
+        let address = Ipv4Addr::new(127, 0, (1 + number / 250) as u8, (number % 250 + 2) as u8);
+        BareLoop::start(&["bare-accept", "--listen", &format!("{address}:0")])
+    };
+    (0..count).map(start).collect()
 }

@@ -32,10 +32,7 @@ pub(crate) struct PushCount {
 
 impl PushCount {
     pub(crate) fn add(&mut self, other: &PushCount) {
-        self.devices += other.devices;
-        self.again += other.again;
-        self.repeated += other.repeated;
-        self.doubled += other.doubled;
+        counts!(self += other: devices, again, repeated, doubled);
         self.last_at_ns = self.last_at_ns.max(other.last_at_ns);
     }
 }
@@ -85,11 +82,9 @@ pub(crate) struct DeviceCounts {
 
 impl DeviceCounts {
     pub(crate) fn add(&mut self, other: &DeviceCounts) {
-        self.devices += other.devices;
-        self.live += other.live;
-        self.given_up += other.given_up;
-        self.attempts += other.attempts;
-        self.bound += other.bound;
+        counts!(self += other: devices, live, given_up, attempts, bound, redirects, altered, client_failures);
+        counts!(self += other: heartbeats_sent, heartbeats_answered, heartbeats_unanswered);
+        counts!(self += other: heartbeats_cut_off, heartbeats_pending, client_cpu_seconds);
         add_causes(&mut self.failures, &other.failures);
         if self.first_planned_ns == 0 || (other.first_planned_ns > 0 && other.first_planned_ns < self.first_planned_ns)
         {
@@ -99,20 +94,11 @@ impl DeviceCounts {
         self.bind.add(&other.bind);
         self.lateness.add(&other.lateness);
         add_causes(&mut self.disconnects, &other.disconnects);
-        self.redirects += other.redirects;
-        self.heartbeats_sent += other.heartbeats_sent;
-        self.heartbeats_answered += other.heartbeats_answered;
-        self.heartbeats_unanswered += other.heartbeats_unanswered;
-        self.heartbeats_cut_off += other.heartbeats_cut_off;
-        self.heartbeats_pending += other.heartbeats_pending;
         self.heartbeat.add(&other.heartbeat);
         self.pushes.resize(self.pushes.len().max(other.pushes.len()), PushCount::default());
         self.pushes.iter_mut().zip(&other.pushes).for_each(|(sum, other)| sum.add(other));
         self.series.extend(other.series.iter().cloned());
         self.push.add(&other.push);
-        self.altered += other.altered;
-        self.client_failures += other.client_failures;
-        self.client_cpu_seconds += other.client_cpu_seconds;
         self.problems.extend(other.problems.iter().cloned());
         self.problems.truncate(PROBLEMS_MAX);
     }

@@ -1,8 +1,10 @@
 //! Memory per connection: of the processes on both sides, and of the kernel.
 
-use crate::process::ServerProcesses;
+use crate::{
+    kernel::{bytes_of, read, socket_gauge},
+    process::ServerProcesses,
+};
 use serde::Serialize;
-use std::fs;
 
 /// Memory at one moment, in bytes.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -20,7 +22,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn now(server: &ServerProcesses, clients: &[u32]) -> Self {
-        let socket_stat = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+        let socket_stat = read("/proc/net/sockstat");
         Memory {
             server: server
                 .pids()
@@ -29,9 +31,9 @@ impl Memory {
                 .map(|(number, pid)| (name_of(number), resident_bytes(*pid)))
                 .collect(),
             clients: clients.iter().map(|pid| resident_bytes(*pid)).sum(),
-            slab: kib_line(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "Slab:"),
-            tcp_buffers: word_after(&socket_stat, "TCP:", "mem") * PAGE_BYTES,
-            sockets: word_after(&socket_stat, "TCP:", "inuse"),
+            slab: bytes_of(&read("/proc/meminfo"), "Slab:"),
+            tcp_buffers: socket_gauge(&socket_stat, "mem") * PAGE_BYTES,
+            sockets: socket_gauge(&socket_stat, "inuse"),
         }
     }
 
@@ -49,20 +51,10 @@ const PAGE_BYTES: u64 = 4096;
 
 /// `smaps_rollup` counts pages, where `status` may lag by some per thread (proc(5)).
 fn resident_bytes(pid: u32) -> u64 {
-    match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-        Ok(text) => kib_line(&text, "Rss:"),
-        Err(_) => crate::process::resident_bytes(pid),
+    match read(&format!("/proc/{pid}/smaps_rollup")) {
+        text if text.is_empty() => crate::process::resident_bytes(pid),
+        text => bytes_of(&text, "Rss:"),
     }
-}
-
-fn kib_line(text: &str, name: &str) -> u64 {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name));
-    rest.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
-}
-
-fn word_after(text: &str, line: &str, name: &str) -> u64 {
-    let mut words = text.lines().find_map(|text| text.strip_prefix(line)).unwrap_or_default().split_whitespace();
-    words.find(|word| *word == name).and_then(|_| words.next()).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
 /// Bytes per connection: the difference of two moments.
@@ -92,10 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_figures_of_the_kernel_are_parsed() {
-        let text = "sockets: used 9\nTCP: inuse 5 orphan 0 tw 0 alloc 7 mem 3\nUDP: inuse 1 mem 0\n";
-        assert_eq!((word_after(text, "TCP:", "inuse"), word_after(text, "TCP:", "mem")), (5, 3));
-        assert_eq!(kib_line("MemFree: 1 kB\nSlab:    20 kB\n", "Slab:"), 20 * 1024);
+    fn the_memory_of_a_process_is_read() {
         let now = Memory::now(&Some(std::process::id()).into(), &[]);
         assert!(now.server_bytes() > 100_000);
     }

@@ -2,7 +2,7 @@
 //! publish to it, on one thread.
 
 use super::{
-    description::Driver,
+    description::{Driver, TokenSource},
     link::{Client, Common, Role, Stage},
     message::Message,
     target::{DriverTarget, ReadWrite},
@@ -20,8 +20,8 @@ use crate::{
     interrupt,
     live::{LiveBlock, WorkLength},
     problems::Problems,
-    process::{self, monotonic_ns},
-    sampler::{Sampler, Watched},
+    process::{self, ServerProcesses, monotonic_ns},
+    sampler::Sampler,
     schedule::{NextMessage, PlanningTurn, Schedule},
     worker_protocol::{LoadModel, Outcome},
 };
@@ -214,7 +214,7 @@ impl DriverClient {
     /// The token of each user: from the server, or signed here.
     fn tokens(&self, users: &[String], token_key: &str) -> Result<Vec<String>, LabError> {
         let Links { common, target, .. } = &self.links;
-        let Some((request, place)) = &common.driver.token else {
+        let Some(TokenSource { request, place }) = &common.driver.token else {
             return Ok(users.iter().map(|user| user_token(token_key, user)).collect());
         };
         let timeout = Duration::from_nanos(self.patience_ns);
@@ -268,8 +268,14 @@ impl DriverClient {
         polled
     }
 
-    /// Publishes by the model and waits for what was published.
-    pub(crate) fn run(&mut self, title: &str, model: &LoadModel, body_bytes: usize) -> Result<Outcome, LabError> {
+    /// Publishes by the model and waits for what was published. `server`: its processes, none of one that runs already.
+    pub(crate) fn run(
+        &mut self,
+        title: &str,
+        model: &LoadModel,
+        body_bytes: usize,
+        server: ServerProcesses,
+    ) -> Result<Outcome, LabError> {
         if matches!(model, LoadModel::Recorded { .. } | LoadModel::ClosedLoopOnce { .. }) {
             return Err(LabError::Usage("a driver sends no recorded chat".into()));
         }
@@ -280,7 +286,7 @@ impl DriverClient {
         let next = self.clients.ledger(marking(self.phase + 1), 0);
         let stray = std::mem::replace(&mut self.between, next).outcome(false);
         let mut live = LiveBlock::begin(title, WorkLength::of_model(model));
-        let sampler = Sampler::start(Watched::default());
+        let sampler = Sampler::start(server, None, Vec::new());
         let cpu = process::cpu_seconds(std::process::id());
         let start = ledger.tally.start;
         let mut waiting: VecDeque<u64> = VecDeque::new();
@@ -325,6 +331,7 @@ impl DriverClient {
             ledger.findings.problems.note(format!("{unanswered} publishes were never answered"));
         }
         let outcome = ledger.outcome(matches!(model, LoadModel::Rounds { .. }));
+        let (samples, server_cpu_seconds, server_rss_bytes) = sampler.finish();
         Ok(Outcome {
             title: title.to_owned(),
             planned: outcome.planned + waiting.len() as u64,
@@ -332,7 +339,9 @@ impl DriverClient {
             altered: outcome.altered + stray.altered,
             problems: [stray.problems, outcome.problems].concat(),
             interrupted: interrupt::requested(),
-            samples: sampler.finish(),
+            samples,
+            server_cpu_seconds,
+            server_rss_bytes,
             client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,
             ..outcome
         })
@@ -427,7 +436,7 @@ impl DriverClient {
     }
 
     fn schedule_heartbeat(&mut self, now: u64) {
-        let every = self.links.common.driver.heartbeat.as_ref().map(|(every, _)| every.as_nanos() as u64);
+        let every = self.links.common.driver.heartbeat.as_ref().map(|heartbeat| heartbeat.every.as_nanos() as u64);
         self.next_heartbeat = every.map_or(u64::MAX, |every| now + every);
     }
 

@@ -1,51 +1,133 @@
-//! A driver whose parts go together: what clients send, and what they look for.
+//! A driver's file: what clients send, and what they look for. docs/drivers.md describes each key.
 
 use super::{
     codec::Protocol,
-    file::{BrokerFile, DriverFile, DriverKind, ExchangeFile, MatchFile, PublishFile, RequestFile},
     message::{Matcher, Place},
-    template::{IN_ACKNOWLEDGEMENTS, IN_FRAMES, IN_PUBLISHES, IN_REQUESTS, IN_SESSIONS, Placeholder, Template, Values},
+    template::{
+        InAcknowledgements, InFrames, InPublishRequests, InPublishes, InRequests, InSessions, Known, Placeholder,
+        Template, Text, Values,
+    },
 };
-use crate::toml_file::Mistake;
+use crate::toml_file::{Mistake, Time};
+use serde::{Deserialize, Deserializer, de::Error};
 use std::{collections::BTreeMap, time::Duration};
-use toml::Spanned;
 
 /// How to speak to a server that others wrote.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) about: String,
     /// What a broker speaks; nothing else of it is described. Unset: a WebSocket server.
+    #[serde(skip)]
     pub(super) broker: Option<Protocol>,
-    /// The request that each client gets its token from, and where in the answer that stands.
-    pub(super) token: Option<(Request, Place)>,
-    pub(super) path: Template,
-    pub(super) headers: Vec<(String, Template)>,
-    pub(super) lines: bool,
-    pub(super) login: Option<Exchange>,
-    pub(super) subscribe: Option<Exchange>,
+    pub(super) token: Option<TokenSource>,
+    pub(super) session: Session,
+    pub(super) login: Option<Exchange<InFrames>>,
+    pub(super) subscribe: Option<Exchange<InFrames>>,
     pub(super) publish: Publish,
     /// Unset: a broker hands out the marker alone.
-    pub(super) marker: Option<Place>,
+    #[serde(deserialize_with = "given")]
+    pub(super) delivery: Option<Delivery>,
     pub(super) refused: Option<Matcher>,
-    pub(super) heartbeat: Option<(Duration, Template)>,
-    pub(super) replies: Vec<(Matcher, Template)>,
-    pub(super) acknowledge: Option<(Place, Template)>,
+    pub(super) heartbeat: Option<Heartbeat>,
+    #[serde(default, rename = "reply")]
+    pub(super) replies: Vec<Reply>,
+    pub(super) acknowledge: Option<Acknowledge>,
 }
 
-#[derive(Debug)]
-pub(super) struct Request {
-    method: String,
-    path: Template,
-    headers: Vec<(String, Template)>,
-    body: Template,
+/// Whether a file is of a broker.
+#[derive(Debug, Deserialize)]
+struct DriverKind {
+    protocol: Option<toml::Value>,
+}
+
+/// Of a broker: its protocol says all else.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BrokerFile {
+    name: String,
+    about: String,
+    protocol: Protocol,
+}
+
+/// The request that each client gets its token from, and where in the answer that stands.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TokenSource {
+    pub(super) request: Request<InRequests>,
+    #[serde(rename = "at")]
+    pub(super) place: Place,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Session {
+    #[serde(deserialize_with = "path")]
+    pub(super) path: Text<InSessions>,
+    #[serde(default, deserialize_with = "headers")]
+    pub(super) headers: Headers<InSessions>,
+    /// A frame has several messages, each in a line.
+    #[serde(default)]
+    pub(super) lines: bool,
+}
+
+pub(super) type Headers<K> = BTreeMap<HeaderName, Text<K>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, bound = "K: Known")]
+pub(super) struct Request<K> {
+    #[serde(default)]
+    method: Method,
+    #[serde(deserialize_with = "path")]
+    path: Text<K>,
+    #[serde(default = "BTreeMap::new", deserialize_with = "headers")]
+    headers: Headers<K>,
+    body: Option<Text<K>>,
 }
 
 /// A frame, and the message that answers it; without one it counts as answered.
-#[derive(Debug, Default)]
-pub(super) struct Exchange {
-    pub(super) frame: Template,
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, bound = "K: Known")]
+pub(super) struct Exchange<K> {
+    pub(super) frame: Text<K>,
     pub(super) answer: Option<Matcher>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Delivery {
+    pub(super) marker: Place,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Heartbeat {
+    #[serde(deserialize_with = "interval")]
+    pub(super) every: Duration,
+    pub(super) frame: Text<InFrames>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reply {
+    pub(super) to: Matcher,
+    pub(super) frame: Text<InFrames>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Acknowledge {
+    pub(super) id: Place,
+    pub(super) frame: Text<InAcknowledgements>,
+}
+
+/// How a message is published: on the sender's session, or by HTTP.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "PublishFile")]
+pub(super) enum Publish {
+    Frame(Exchange<InPublishes>),
+    Request(Request<InPublishRequests>),
 }
 
 /// Without an answer: no broker answers what it does not store.
@@ -55,89 +137,70 @@ impl Default for Publish {
     }
 }
 
-/// How a message is published: on the sender's session, or by HTTP.
-#[derive(Debug)]
-pub(super) enum Publish {
-    Frame(Exchange),
-    Request(Request),
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishFile {
+    frame: Option<Text<InPublishes>>,
+    answer: Option<Matcher>,
+    request: Option<Request<InPublishRequests>>,
+}
+
+impl TryFrom<PublishFile> for Publish {
+    type Error = &'static str;
+
+    fn try_from(file: PublishFile) -> Result<Self, &'static str> {
+        match file {
+            PublishFile { frame: Some(frame), answer, request: None } => Ok(Publish::Frame(Exchange { frame, answer })),
+            PublishFile { frame: None, answer: Some(_), request: Some(_) } => {
+                Err("a request has an answer of its own: `refused` says which of them are refusals")
+            }
+            PublishFile { frame: None, answer: None, request: Some(request) } => {
+                let in_body = request.body.as_ref().is_some_and(|body| body.has(Placeholder::Marker));
+                if in_body || request.path.has(Placeholder::Marker) {
+                    Ok(Publish::Request(request))
+                } else {
+                    Err("a request must have {marker} in its path or its body: deliveries are told apart by it")
+                }
+            }
+            _ => Err("must have one of `frame` and `request`"),
+        }
+    }
 }
 
 impl Driver {
     pub(super) fn read(text: &str) -> Result<Self, Mistake> {
-        match toml::from_str::<DriverKind>(text)?.protocol {
-            None => Driver::of(&toml::from_str(text)?),
-            Some(_) => Ok(Driver::of_broker(toml::from_str(text)?)),
+        if toml::from_str::<DriverKind>(text)?.protocol.is_none() {
+            return Ok(toml::from_str(text)?);
         }
+        let BrokerFile { name, about, protocol } = toml::from_str(text)?;
+        Ok(Driver { name, about, broker: Some(protocol), ..Driver::default() })
     }
 
-    fn of_broker(BrokerFile { name, about, protocol }: BrokerFile) -> Self {
-        Driver { name, about, broker: Some(protocol), ..Driver::default() }
-    }
-
-    fn of(file: &DriverFile) -> Result<Self, Mistake> {
-        let exchange = |file: &Option<ExchangeFile>| file.as_ref().map(exchange_of).transpose();
-        let driver = Driver {
-            name: file.name.clone(),
-            about: file.about.clone(),
-            broker: None,
-            token: match &file.token {
-                Some(token) => Some((Request::of(&token.request, IN_REQUESTS)?, Place::of(&token.place)?)),
-                None => None,
-            },
-            path: path_of(&file.session.path, IN_SESSIONS)?,
-            headers: headers_of(&file.session.headers, IN_SESSIONS)?,
-            lines: file.session.lines,
-            login: exchange(&file.login)?,
-            subscribe: exchange(&file.subscribe)?,
-            publish: Publish::of(&file.publish)?,
-            marker: Some(Place::of(&file.delivery.marker)?),
-            refused: matcher_of(&file.refused)?,
-            heartbeat: match &file.heartbeat {
-                Some(heartbeat) if heartbeat.every.get_ref().0.is_zero() => {
-                    return Err(Mistake::at(heartbeat.every.span(), "must be above 0"));
-                }
-                Some(heartbeat) => Some((heartbeat.every.get_ref().0, Template::of(&heartbeat.frame, IN_FRAMES)?)),
-                None => None,
-            },
-            replies: (file.reply.iter())
-                .map(|reply| Ok((Matcher::of(&reply.to)?, Template::of(&reply.frame, IN_FRAMES)?)))
-                .collect::<Result<_, Mistake>>()?,
-            acknowledge: match &file.acknowledge {
-                Some(file) => Some((Place::of(&file.id)?, Template::of(&file.frame, IN_ACKNOWLEDGEMENTS)?)),
-                None => None,
-            },
-        };
-        Ok(driver)
+    /// What makes a session: its path, its headers, its login and its token.
+    fn of_sessions(&self) -> Vec<&Template> {
+        let token = self.token.iter().flat_map(|token| token.request.templates());
+        let headers = self.session.headers.values().map(|value| &**value);
+        let login = self.login.iter().map(|login| &*login.frame);
+        token.chain(headers).chain(login).chain([&*self.session.path]).collect()
     }
 
     /// Whether a placeholder needs a value from the options.
     pub(super) fn needs(&self, placeholder: Placeholder) -> bool {
-        let in_exchange = |exchange: &Option<Exchange>| exchange.as_ref().is_some_and(|one| one.frame.has(placeholder));
-        let in_request = |request: &Request| request.has(placeholder);
-        let in_publish = match &self.publish {
-            Publish::Frame(exchange) => exchange.frame.has(placeholder),
-            Publish::Request(request) => in_request(request),
-        };
-        let in_frames = self.heartbeat.iter().any(|(_, frame)| frame.has(placeholder))
-            || self.replies.iter().any(|(_, frame)| frame.has(placeholder))
-            || self.acknowledge.iter().any(|(_, frame)| frame.has(placeholder));
-        in_publish
-            || in_frames
-            || in_exchange(&self.login)
-            || in_exchange(&self.subscribe)
-            || self.path.has(placeholder)
-            || self.headers.iter().any(|(_, value)| value.has(placeholder))
-            || self.token.as_ref().is_some_and(|(request, _)| in_request(request))
+        let mut templates = self.of_sessions();
+        templates.extend(self.subscribe.iter().map(|subscribe| &*subscribe.frame));
+        match &self.publish {
+            Publish::Frame(exchange) => templates.push(&exchange.frame),
+            Publish::Request(request) => templates.extend(request.templates()),
+        }
+        templates.extend(self.heartbeat.iter().map(|heartbeat| &*heartbeat.frame));
+        templates.extend(self.replies.iter().map(|reply| &*reply.frame));
+        templates.extend(self.acknowledge.iter().map(|acknowledge| &*acknowledge.frame));
+        templates.iter().any(|template| template.has(placeholder))
     }
 
-    /// Whether a session is made for one channel, by its path, its headers or its login.
+    /// Whether a session is made for one channel.
     pub(super) fn binds_sessions_to_channels(&self) -> bool {
-        let has = |template: &Template| template.has(Placeholder::Channel);
-        let token = self.token.as_ref().is_some_and(|(request, _)| request.has(Placeholder::Channel));
-        has(&self.path)
-            || self.headers.iter().any(|(_, value)| has(value))
-            || self.login.as_ref().is_some_and(|login| has(&login.frame))
-            || token
+        self.of_sessions().iter().any(|template| template.has(Placeholder::Channel))
     }
 
     /// Whether senders have a session of their own, and publish on it.
@@ -154,34 +217,16 @@ impl Driver {
     }
 }
 
-impl Request {
-    fn of(file: &RequestFile, known: &[Placeholder]) -> Result<Self, Mistake> {
-        let method = match &file.method {
-            None => "POST".to_owned(),
-            Some(method)
-                if method.get_ref().chars().all(|c| c.is_ascii_uppercase()) && !method.get_ref().is_empty() =>
-            {
-                method.get_ref().clone()
-            }
-            Some(method) => return Err(Mistake::at(method.span(), "a method is a word such as `POST`")),
-        };
-        Ok(Request {
-            method,
-            path: path_of(&file.path, known)?,
-            headers: headers_of(&file.headers, known)?,
-            body: file.body.as_ref().map(|body| Template::of(body, known)).transpose()?.unwrap_or_default(),
-        })
-    }
-
-    fn has(&self, placeholder: Placeholder) -> bool {
-        let headers = self.headers.iter().any(|(_, value)| value.has(placeholder));
-        headers || self.path.has(placeholder) || self.body.has(placeholder)
+impl<K: Known> Request<K> {
+    fn templates(&self) -> impl Iterator<Item = &Template> {
+        let headers = self.headers.values().map(|value| &**value);
+        headers.chain([&*self.path]).chain(self.body.as_deref())
     }
 
     pub(super) fn put(&self, values: &Values<'_>, host: &str, out: &mut Vec<u8>) {
-        let body = self.body.fill(values);
-        put_head(out, &self.method, &self.path, &self.headers, values, host);
-        if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+        let body = self.body.as_ref().map(|body| body.fill(values)).unwrap_or_default();
+        put_head(out, &self.method.0, &self.path, &self.headers, values, host);
+        if !has_header(&self.headers, "content-type") {
             out.extend_from_slice(b"Content-Type: application/json\r\n");
         }
         out.extend_from_slice(format!("Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
@@ -189,75 +234,49 @@ impl Request {
 }
 
 /// The request line and the headers, without the empty line.
-pub(super) fn put_head(
+pub(super) fn put_head<K>(
     out: &mut Vec<u8>,
     method: &str,
     path: &Template,
-    headers: &[(String, Template)],
+    headers: &Headers<K>,
     values: &Values<'_>,
     host: &str,
 ) {
     out.extend_from_slice(format!("{method} {} HTTP/1.1\r\n", path.fill(values)).as_bytes());
-    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+    if !has_header(headers, "host") {
         out.extend_from_slice(format!("Host: {host}\r\n").as_bytes());
     }
-    for (name, value) in headers {
+    for (HeaderName(name), value) in headers {
         out.extend_from_slice(format!("{name}: {}\r\n", value.fill(values)).as_bytes());
     }
 }
 
-impl Publish {
-    fn of(written: &Spanned<PublishFile>) -> Result<Self, Mistake> {
-        let file = written.get_ref();
-        let publish = match (&file.frame, &file.request) {
-            (Some(frame), None) => Publish::Frame(Exchange {
-                frame: Template::of(frame, IN_PUBLISHES)?,
-                answer: matcher_of(&file.answer)?,
-            }),
-            (None, Some(request)) => {
-                if let Some(answer) = &file.answer {
-                    let what = "a request has an answer of its own: `refused` says which of them are refusals";
-                    return Err(Mistake::at(answer.span(), what));
-                }
-                // A request has no place among the frames of a session.
-                let known = [IN_SESSIONS, &[Placeholder::Marker]].concat();
-                Publish::Request(Request::of(request, &known)?)
-            }
-            _ => return Err(Mistake::at(written.span(), "must have one of `frame` and `request`")),
-        };
-        let (place, has_marker) = match (&publish, &file.frame, &file.request) {
-            (Publish::Frame(exchange), Some(frame), _) => (frame.span(), exchange.frame.has(Placeholder::Marker)),
-            (Publish::Request(request), _, Some(file)) => {
-                let span = file.body.as_ref().map_or(file.path.span(), Spanned::span);
-                (span, request.body.has(Placeholder::Marker) || request.path.has(Placeholder::Marker))
-            }
-            _ => (written.span(), true),
-        };
-        if has_marker {
-            Ok(publish)
-        } else {
-            Err(Mistake::at(place, "must have {marker}: deliveries are told apart by it"))
-        }
+fn has_header<K>(headers: &Headers<K>, wanted: &str) -> bool {
+    headers.keys().any(|HeaderName(name)| name.eq_ignore_ascii_case(wanted))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Method(String);
+
+impl Default for Method {
+    fn default() -> Self {
+        Method("POST".to_owned())
     }
 }
 
-fn exchange_of(file: &ExchangeFile) -> Result<Exchange, Mistake> {
-    Ok(Exchange { frame: Template::of(&file.frame, IN_FRAMES)?, answer: matcher_of(&file.answer)? })
-}
+impl TryFrom<String> for Method {
+    type Error = &'static str;
 
-fn matcher_of(written: &Option<Spanned<MatchFile>>) -> Result<Option<Matcher>, Mistake> {
-    written.as_ref().map(Matcher::of).transpose()
-}
-
-fn path_of(written: &Spanned<String>, known: &[Placeholder]) -> Result<Template, Mistake> {
-    match written.get_ref() {
-        path if !path.starts_with('/') => Err(Mistake::at(written.span(), "a path begins with `/`")),
-        path if path.contains(|c: char| c.is_whitespace() || c.is_control()) => {
-            Err(Mistake::at(written.span(), "a path has no spaces"))
-        }
-        _ => Template::of(written, known),
+    fn try_from(method: String) -> Result<Self, &'static str> {
+        let is_word = !method.is_empty() && method.chars().all(|c| c.is_ascii_uppercase());
+        is_word.then_some(Method(method)).ok_or("a method is a word such as `POST`")
     }
 }
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct HeaderName(String);
 
 /// What the lab writes itself.
 const OWN_HEADERS: [&str; 7] = [
@@ -270,22 +289,46 @@ const OWN_HEADERS: [&str; 7] = [
     "upgrade",
 ];
 
-fn headers_of(
-    written: &BTreeMap<Spanned<String>, Spanned<String>>,
-    known: &[Placeholder],
-) -> Result<Vec<(String, Template)>, Mistake> {
-    let header = |(name, value): (&Spanned<String>, &Spanned<String>)| {
-        let text = name.get_ref();
-        if text.is_empty() || !text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
-            return Err(Mistake::at(name.span(), "a header's name is of letters, digits, `-` and `_`"));
+impl TryFrom<String> for HeaderName {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, &'static str> {
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+            return Err("a header's name is of letters, digits, `-` and `_`");
         }
-        if OWN_HEADERS.contains(&text.to_ascii_lowercase().as_str()) {
-            return Err(Mistake::at(name.span(), "this header is the lab's to write"));
+        if OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+            return Err("this header is the lab's to write");
         }
-        if value.get_ref().contains(char::is_control) {
-            return Err(Mistake::at(value.span(), "a header is one line"));
-        }
-        Ok((text.clone(), Template::of(value, known)?))
-    };
-    written.iter().map(header).collect()
+        Ok(HeaderName(name))
+    }
+}
+
+fn headers<'de, D: Deserializer<'de>, K: Known>(deserializer: D) -> Result<Headers<K>, D::Error> {
+    let headers = Headers::<K>::deserialize(deserializer)?;
+    if headers.values().all(|value| value.is_one_line()) {
+        Ok(headers)
+    } else {
+        Err(D::Error::custom("a header is one line"))
+    }
+}
+
+fn path<'de, D: Deserializer<'de>, K: Known>(deserializer: D) -> Result<Text<K>, D::Error> {
+    let path = String::deserialize(deserializer)?;
+    if !path.starts_with('/') {
+        return Err(D::Error::custom("a path begins with `/`"));
+    }
+    if path.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(D::Error::custom("a path has no spaces"));
+    }
+    Text::of(&path).map_err(D::Error::custom)
+}
+
+fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let Time(every) = Time::deserialize(deserializer)?;
+    if every.is_zero() { Err(D::Error::custom("must be above 0")) } else { Ok(every) }
+}
+
+/// Unlike other optional keys, one that must be there.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }

@@ -3,9 +3,9 @@
 
 use super::{
     codec::{Packet, Protocol},
-    description::{Driver, Exchange, Publish, put_head},
+    description::{Acknowledge, Driver, Exchange, Publish, put_head},
     message::{Matcher, Message},
-    template::{Template, Values},
+    template::{InFrames, Template, Values},
 };
 use crate::{
     client_engine::{
@@ -100,10 +100,10 @@ impl Client {
             self.stage = Stage::LoggingIn;
             return broker.put_hello(&self.user, subscribes_to, &mut self.out);
         }
-        let Client { user, token, channel, .. } = &*self;
+        let (Client { user, token, channel, .. }, session) = (&*self, &common.driver.session);
         let values = Values { user, token, api_key: &common.api_key, channel, ..Values::default() };
         let mut head = Vec::new();
-        put_head(&mut head, "GET", &common.driver.path, &common.driver.headers, &values, &common.host);
+        put_head(&mut head, "GET", &session.path, &session.headers, &values, &common.host);
         let key = generate_key();
         head.extend_from_slice(
             format!(
@@ -136,10 +136,10 @@ impl Client {
     }
 
     pub(super) fn heartbeat(&mut self, common: &Common) {
-        if let (Some((_, frame)), Stage::Ready, false) =
+        if let (Some(heartbeat), Stage::Ready, false) =
             (&common.driver.heartbeat, self.stage, self.role == Role::HttpSender)
         {
-            self.put_frame(common, frame, ("", ""));
+            self.put_frame(common, &heartbeat.frame, ("", ""));
         }
     }
 
@@ -223,7 +223,7 @@ impl Client {
 
     /// Takes the messages that a text has.
     fn take_text(&mut self, text: &str, common: &Common, ledger: &mut Ledger, now: u64) -> Result<(), ConnectionError> {
-        if common.driver.lines {
+        if common.driver.session.lines {
             (text.lines().filter(|line| !line.is_empty()))
                 .try_for_each(|line| self.take_message(&Message::new(line), common, ledger, now))
         } else {
@@ -232,7 +232,7 @@ impl Client {
     }
 
     /// Sends the frame of the stage, and goes on at once where none is wanted or none is answered.
-    fn begin(&mut self, exchange: &Option<Exchange>, common: &Common) {
+    fn begin(&mut self, exchange: &Option<Exchange<InFrames>>, common: &Common) {
         if let Some(exchange) = exchange {
             self.put_frame(common, &exchange.frame, ("", ""));
             if exchange.answer.is_some() {
@@ -259,13 +259,13 @@ impl Client {
         ledger: &mut Ledger,
         now: u64,
     ) -> Result<(), ConnectionError> {
-        let Driver { replies, refused, login, subscribe, publish, marker, acknowledge, .. } = &*common.driver;
-        if let Some((_, frame)) = replies.iter().find(|(to, _)| to.matches(message)) {
-            self.put_frame(common, frame, ("", ""));
+        let Driver { replies, refused, login, subscribe, publish, delivery, acknowledge, .. } = &*common.driver;
+        if let Some(reply) = replies.iter().find(|reply| reply.to.matches(message)) {
+            self.put_frame(common, &reply.frame, ("", ""));
             return Ok(());
         }
         let is_refusal = refused.as_ref().is_some_and(|refused| refused.matches(message));
-        let answers = |exchange: &Option<Exchange>| {
+        let answers = |exchange: &Option<Exchange<InFrames>>| {
             let answer = exchange.as_ref().and_then(|exchange| exchange.answer.as_ref());
             answer.is_some_and(|answer| answer.matches(message))
         };
@@ -278,13 +278,13 @@ impl Client {
             (Stage::Subscribing, _) if answers(subscribe) => self.advance(common),
             (Stage::Ready, Role::Receiver(receiver)) => {
                 let mut came = false;
-                if let Some(marker) = marker {
-                    marker.find(message, &mut |marker| {
+                if let Some(delivery) = delivery {
+                    delivery.marker.find(message, &mut |marker| {
                         came = true;
                         ledger.deliver(receiver, marker.as_bytes(), now);
                     });
                 }
-                if came && let Some((id, frame)) = acknowledge {
+                if came && let Some(Acknowledge { id, frame }) = acknowledge {
                     let mut ids = Vec::new();
                     id.find(message, &mut |id| ids.push(id.to_owned()));
                     ids.iter().for_each(|id| self.put_frame(common, frame, ("", id)));

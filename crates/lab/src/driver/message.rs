@@ -1,10 +1,8 @@
 //! What a server has sent, and what is looked for in it.
 
-use super::file::{MatchFile, PlaceFile};
-use crate::toml_file::Mistake;
+use serde::Deserialize;
 use serde_json::Value;
 use std::cell::OnceCell;
-use toml::Spanned;
 
 /// A message of the server. As JSON it is read only if that is asked for, and once.
 #[derive(Debug)]
@@ -24,19 +22,23 @@ impl<'a> Message<'a> {
 }
 
 /// A JSON pointer (RFC 6901) by its segments, in which `*` stands for every element of an array.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub(super) struct Pointer(Vec<String>);
 
-impl Pointer {
-    fn of(written: &Spanned<String>) -> Result<Self, Mistake> {
-        let text = written.get_ref();
+impl TryFrom<String> for Pointer {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, &'static str> {
         if !text.is_empty() && !text.starts_with('/') {
-            return Err(Mistake::at(written.span(), "a JSON pointer begins with `/`, such as `/push/data`"));
+            return Err("a JSON pointer begins with `/`, such as `/push/data`");
         }
         let segments = text.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~"));
         Ok(Pointer(segments.collect()))
     }
+}
 
+impl Pointer {
     /// Hands each value that it leads to to `take`.
     fn visit<'v>(&self, value: &'v Value, take: &mut impl FnMut(&'v Value)) {
         visit(&self.0, value, take);
@@ -57,27 +59,28 @@ fn visit<'v>(segments: &[String], value: &'v Value, take: &mut impl FnMut(&'v Va
 }
 
 /// Where something stands in a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Place {
     Pointer(Pointer),
-    Between(String, String),
+    Between(Enclosed),
+}
+
+/// The texts before and after.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "[String; 2]")]
+pub(super) struct Enclosed(String, String);
+
+impl TryFrom<[String; 2]> for Enclosed {
+    type Error = &'static str;
+
+    fn try_from([before, after]: [String; 2]) -> Result<Self, &'static str> {
+        let has_both = !before.is_empty() && !after.is_empty();
+        has_both.then_some(Enclosed(before, after)).ok_or("needs the text before and the text after")
+    }
 }
 
 impl Place {
-    pub(super) fn of(written: &Spanned<PlaceFile>) -> Result<Self, Mistake> {
-        match written.get_ref() {
-            PlaceFile { pointer: Some(pointer), between: None } => Ok(Place::Pointer(Pointer::of(pointer)?)),
-            PlaceFile { pointer: None, between: Some(between) } => {
-                let [before, after] = between.get_ref();
-                if before.is_empty() || after.is_empty() {
-                    return Err(Mistake::at(between.span(), "needs the text before and the text after"));
-                }
-                Ok(Place::Between(before.clone(), after.clone()))
-            }
-            _ => Err(Mistake::at(written.span(), "must have one of `pointer` and `between`")),
-        }
-    }
-
     /// Hands everything that stands there to `take`: several where a frame has several deliveries.
     pub(super) fn find(&self, message: &Message<'_>, take: &mut impl FnMut(&str)) {
         match self {
@@ -89,7 +92,7 @@ impl Place {
                     other => take(&other.to_string()),
                 });
             }
-            Place::Between(before, after) => {
+            Place::Between(Enclosed(before, after)) => {
                 let mut rest = message.text;
                 while let Some(start) = rest.find(before.as_str()) {
                     let inside = &rest[start + before.len()..];
@@ -111,44 +114,36 @@ impl Place {
 }
 
 /// Which messages are meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Matcher {
-    Is(String),
-    Begins(String),
-    Contains(String),
+    Is(Words),
+    Begins(Words),
+    Contains(Words),
     /// There is something at this pointer.
+    #[serde(rename = "pointer")]
     Has(Pointer),
 }
 
-impl Matcher {
-    pub(super) fn of(written: &Spanned<MatchFile>) -> Result<Self, Mistake> {
-        let text = |text: &Spanned<String>| {
-            if text.get_ref().is_empty() {
-                Err(Mistake::at(text.span(), "must not be empty"))
-            } else {
-                Ok(text.get_ref().clone())
-            }
-        };
-        match written.get_ref() {
-            MatchFile { is: Some(is), begins: None, contains: None, pointer: None } => Ok(Matcher::Is(text(is)?)),
-            MatchFile { is: None, begins: Some(begins), contains: None, pointer: None } => {
-                Ok(Matcher::Begins(text(begins)?))
-            }
-            MatchFile { is: None, begins: None, contains: Some(contains), pointer: None } => {
-                Ok(Matcher::Contains(text(contains)?))
-            }
-            MatchFile { is: None, begins: None, contains: None, pointer: Some(pointer) } => {
-                Ok(Matcher::Has(Pointer::of(pointer)?))
-            }
-            _ => Err(Mistake::at(written.span(), "must have one of `is`, `begins`, `contains` and `pointer`")),
-        }
-    }
+/// A text that is not empty.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Words(String);
 
+impl TryFrom<String> for Words {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        if text.is_empty() { Err("must not be empty") } else { Ok(Words(text)) }
+    }
+}
+
+impl Matcher {
     pub(super) fn matches(&self, message: &Message<'_>) -> bool {
         match self {
-            Matcher::Is(text) => message.text == text,
-            Matcher::Begins(text) => message.text.starts_with(text.as_str()),
-            Matcher::Contains(text) => message.text.contains(text.as_str()),
+            Matcher::Is(Words(text)) => message.text == text,
+            Matcher::Begins(Words(text)) => message.text.starts_with(text.as_str()),
+            Matcher::Contains(Words(text)) => message.text.contains(text.as_str()),
             Matcher::Has(pointer) => {
                 let mut found = false;
                 if let Some(json) = message.json() {
@@ -167,11 +162,11 @@ mod tests {
     fn found(place: &str, message: &str) -> Vec<String> {
         #[derive(serde::Deserialize)]
         struct File {
-            place: Spanned<PlaceFile>,
+            place: Place,
         }
         let file: File = toml::from_str(&format!("place = {place}")).unwrap();
         let mut found = Vec::new();
-        Place::of(&file.place).unwrap().find(&Message::new(message), &mut |text| found.push(text.to_owned()));
+        file.place.find(&Message::new(message), &mut |text| found.push(text.to_owned()));
         found
     }
 

@@ -1,14 +1,13 @@
 //! Load on a server that others wrote: a WebSocket server that a file describes (how to log in, subscribe and publish, and where what was
 //! published stands in what is delivered), or a broker whose protocol the lab speaks.
 //!
-//! In reading order: [`mod@file`], a driver as it is written; [`template`], the texts that clients send; [`message`], what is
-//! looked for in what comes; [`codec`], as much of MQTT and NATS as the load takes; [`description`], a driver whose parts go together; [`target`], where the server is;
+//! In reading order: [`description`], a driver's file; [`template`], the texts that clients send; [`message`], what is
+//! looked for in what comes; [`codec`], as much of MQTT and NATS as the load takes; [`target`], where the server is;
 //! [`link`], one client; [`client`], all connections under load.
 
 mod client;
 mod codec;
 mod description;
-mod file;
 mod link;
 mod message;
 mod target;
@@ -107,15 +106,11 @@ mod tests {
             (with("login = { frame = \"{marker}\" }"), "d.toml:6:19: there is no {marker} here", "{marker}"),
             (
                 with("login = { frame = \"a\", answer = { has = \"b\" } }"),
-                "d.toml:6:35: unknown field `has`, expected one of `is`, `begins`, `contains`, `pointer`",
+                "d.toml:6:35: unknown variant `has`, expected one of `is`, `begins`, `contains`, `pointer`",
                 "has",
             ),
-            (
-                with("refused = { is = \"a\", begins = \"b\" }"),
-                "d.toml:6:11: must have one of `is`, `begins`, `contains` and `pointer`",
-                "refused",
-            ),
-            (with("refused = { pointer = \"error\" }"), "d.toml:6:23: a JSON pointer begins with `/`", "refused"),
+            (with("refused = { is = \"a\", begins = \"b\" }"), "d.toml:6:11: wanted exactly 1 element", "refused"),
+            (with("refused = { pointer = \"error\" }"), "d.toml:6:11: a JSON pointer begins with `/`", "refused"),
             (with("heartbeat = { every = \"1 h\", frame = \"p\" }"), "d.toml:6:23: must be a time such as", "1 h"),
             (with("heartbeat = { every = \"0s\", frame = \"p\" }"), "d.toml:6:23: must be above 0", "0s"),
             (
@@ -141,12 +136,12 @@ mod tests {
             (format!("{head}publish = {{}}\n{delivery}"), "d.toml:4:11: must have one of `frame` and `request`", "{}"),
             (
                 format!("{head}publish = {{ request = {{ path = \"/p\", body = \"x\" }} }}\n{delivery}"),
-                "d.toml:4:45: must have {marker}",
+                "d.toml:4:11: a request must have {marker}",
                 "\"x\"",
             ),
             (
                 format!("{head}{publish}delivery = {{ marker = {{ between = [\"\", \"b\"] }} }}\n"),
-                "d.toml:5:35: needs the text before and the text after",
+                "d.toml:5:23: needs the text before and the text after",
                 "between",
             ),
             (

@@ -1,7 +1,7 @@
 //! Texts with placeholders, such as `{user}`: what a client sends.
 
-use crate::toml_file::Mistake;
-use toml::Spanned;
+use serde::{Deserialize, Deserializer, de::Error};
+use std::{marker::PhantomData, ops::Deref};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placeholder {
@@ -30,13 +30,67 @@ const NAMES: [(&str, Placeholder); 7] = [
     ("id", Id),
 ];
 
-/// Known wherever a request is made.
-pub(super) const IN_REQUESTS: &[Placeholder] = &[User, ApiKey, Channel];
-/// Once the token is known.
-pub(super) const IN_SESSIONS: &[Placeholder] = &[User, ApiKey, Channel, Token];
-pub(super) const IN_FRAMES: &[Placeholder] = &[User, ApiKey, Channel, Token, Number];
-pub(super) const IN_PUBLISHES: &[Placeholder] = &[User, ApiKey, Channel, Token, Number, Marker];
-pub(super) const IN_ACKNOWLEDGEMENTS: &[Placeholder] = &[User, ApiKey, Channel, Token, Number, Id];
+/// A place of a driver's file, by the placeholders that have values there.
+pub(super) trait Known {
+    const PLACEHOLDERS: &'static [Placeholder];
+    /// Without this one, what stands there would be of no use.
+    const NEEDED: Option<Placeholder> = None;
+}
+
+macro_rules! places {
+    ($($(#[$about:meta])* $name:ident: [$($known:ident),*] $(needs $needed:ident)?;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub(super) struct $name;
+
+        impl Known for $name {
+            const PLACEHOLDERS: &'static [Placeholder] = &[$($known),*];
+            $(const NEEDED: Option<Placeholder> = Some($needed);)?
+        }
+    )*};
+}
+
+places! {
+    /// Wherever a request is made.
+    InRequests: [User, ApiKey, Channel];
+    /// Once the token is known.
+    InSessions: [User, ApiKey, Channel, Token];
+    InFrames: [User, ApiKey, Channel, Token, Number];
+    InPublishes: [User, ApiKey, Channel, Token, Number, Marker] needs Marker;
+    /// A request has no place among the frames of a session.
+    InPublishRequests: [User, ApiKey, Channel, Token, Marker];
+    InAcknowledgements: [User, ApiKey, Channel, Token, Number, Id];
+}
+
+/// A template as it is written in such a place.
+#[derive(Debug, Default)]
+pub(super) struct Text<K>(Template, PhantomData<K>);
+
+impl<K> Deref for Text<K> {
+    type Target = Template;
+
+    fn deref(&self) -> &Template {
+        &self.0
+    }
+}
+
+impl<K: Known> Text<K> {
+    pub(super) fn of(text: &str) -> Result<Self, String> {
+        let template = Template::of(text, K::PLACEHOLDERS)?;
+        match K::NEEDED {
+            Some(needed) if !template.has(needed) => {
+                Err("must have {marker}: deliveries are told apart by it".to_owned())
+            }
+            _ => Ok(Text(template, PhantomData)),
+        }
+    }
+}
+
+impl<'de, K: Known> Deserialize<'de> for Text<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Text::of(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
 
 /// The values of one moment.
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,9 +117,9 @@ pub(super) struct Template {
 
 impl Template {
     /// Reads a text in which these placeholders have values. A brace with anything else than a word is a brace: JSON has many.
-    pub(super) fn of(written: &Spanned<String>, known: &[Placeholder]) -> Result<Self, Mistake> {
+    fn of(written: &str, known: &[Placeholder]) -> Result<Self, String> {
         let mut parts = Vec::new();
-        let mut rest = written.get_ref().as_str();
+        let mut rest = written;
         let mut text = String::new();
         while let Some(start) = rest.find('{') {
             let (before, after) = (&rest[..=start], &rest[start + 1..]);
@@ -81,8 +135,7 @@ impl Template {
             else {
                 let names = NAMES.iter().filter(|(_, placeholder)| known.contains(placeholder));
                 let names: Vec<String> = names.map(|(name, _)| format!("{{{name}}}")).collect();
-                let what = format!("there is no {{{name}}} here, but {}", names.join(", "));
-                return Err(Mistake::at(written.span(), what));
+                return Err(format!("there is no {{{name}}} here, but {}", names.join(", ")));
             };
             text.push_str(&before[..start]);
             if !text.is_empty() {
@@ -100,6 +153,10 @@ impl Template {
 
     pub(super) fn has(&self, placeholder: Placeholder) -> bool {
         self.parts.contains(&Part::Value(placeholder))
+    }
+
+    pub(super) fn is_one_line(&self) -> bool {
+        !self.parts.iter().any(|part| matches!(part, Part::Text(text) if text.contains(char::is_control)))
     }
 
     pub(super) fn fill(&self, values: &Values<'_>) -> String {
@@ -124,8 +181,8 @@ impl Template {
 mod tests {
     use super::*;
 
-    fn template(text: &str) -> Result<Template, Mistake> {
-        Template::of(&Spanned::new(0..text.len(), text.to_owned()), IN_PUBLISHES)
+    fn template(text: &str) -> Result<Template, String> {
+        Template::of(text, InPublishes::PLACEHOLDERS)
     }
 
     #[test]
@@ -143,10 +200,7 @@ mod tests {
 
     #[test]
     fn what_has_no_value_here_is_a_mistake() {
-        let shown = |text| template(text).map_err(|mistake| mistake.show("d.toml", text));
-        assert!(
-            shown("{usr}").is_err_and(|why| why.starts_with("d.toml:1:1: there is no {usr} here, but {user}, {token}"))
-        );
-        assert!(shown("{id}").is_err());
+        assert!(template("{usr}").is_err_and(|why| why.starts_with("there is no {usr} here, but {user}, {token}")));
+        assert!(template("{id}").is_err());
     }
 }

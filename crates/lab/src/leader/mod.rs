@@ -80,13 +80,8 @@ pub(crate) fn run(args: &LeaderArgs) -> Result<RunResult, LabError> {
     interrupt::install()?;
     let seed = args.seed.unwrap_or_else(rand::random);
     println!("seed {seed}");
-    let spec = TopologySpec {
-        nodes: args.nodes,
-        with_partitions: false,
-        folder: None,
-        environment: args.set.clone(),
-        program: args.program.clone(),
-    };
+    let (environment, program) = (args.set.clone(), args.program.clone());
+    let spec = TopologySpec { nodes: args.nodes, environment, program, ..TopologySpec::default() };
     let topology = Topology::start(&spec)?;
     let addresses = topology.addresses();
     let users = setup::numbered_ids("user", 2_000);

@@ -4,7 +4,7 @@ use super::ledger::Verdict;
 use crate::{
     load_times::LoadTimes,
     phase_part::AgentOutcome,
-    worker_protocol::{Outcome, PartOutcome, ReceiptCounts},
+    worker_protocol::{Outcome, PartOutcome},
 };
 
 /// How many faults are described in words.
@@ -49,31 +49,19 @@ pub(super) fn merge(parts: Vec<FinishedPart>, verdict: Verdict, clock_error_ms: 
             problems.push(format!("agent {}: {} of {expected} deliveries are missing", agent.address, agent.lost));
         }
         problems.extend(own.problems.iter().map(|problem| format!("agent {}: {problem}", agent.address)));
-        for (sum, one) in [
-            (&mut whole.planned, own.planned),
-            (&mut whole.sent, own.sent),
-            (&mut whole.refused, own.refused),
-            (&mut whole.retried, own.retried),
-            (&mut whole.expected, *expected),
-            (&mut whole.delivered, own.delivered),
-            (&mut whole.lost, agent.lost),
-            (&mut whole.doubled, own.doubled),
-            (&mut whole.out_of_order, own.out_of_order),
-            (&mut whole.altered, own.altered),
-            (&mut whole.reconnects, own.reconnects),
-            (&mut whole.negative_latencies, part.negative),
-        ] {
-            *sum += one;
-        }
+        counts!(whole += own: planned, sent, refused, retried, delivered, doubled, out_of_order, altered, reconnects);
+        counts!(whole += agent: expected, lost);
+        whole.negative_latencies += part.negative;
+        whole.client_cpu_seconds += own.client_cpu_seconds;
         for (code, count) in own.refused_by_code {
             *whole.refused_by_code.entry(code).or_default() += count;
         }
         if let Some(receipts) = own.receipts {
-            add_receipts(whole.receipts.get_or_insert_default(), &receipts);
+            let sum = whole.receipts.get_or_insert_default();
+            counts!(sum += receipts: told, accepted, refused, frames_seen, marks_seen);
         }
         whole.pause_ms = whole.pause_ms.max(own.pause_ms);
         whole.seconds = whole.seconds.max(own.seconds);
-        whole.client_cpu_seconds += own.client_cpu_seconds;
         whole.negative_latency_max_ms = whole.negative_latency_max_ms.max(part.early_max_ns as f64 / 1e6);
         whole.agents.push(agent);
     }
@@ -91,14 +79,6 @@ pub(super) fn merge(parts: Vec<FinishedPart>, verdict: Verdict, clock_error_ms: 
     whole.altered += verdict.altered;
     whole.problems = problems;
     whole
-}
-
-fn add_receipts(sum: &mut ReceiptCounts, one: &ReceiptCounts) {
-    sum.told += one.told;
-    sum.accepted += one.accepted;
-    sum.refused += one.refused;
-    sum.frames_seen += one.frames_seen;
-    sum.marks_seen += one.marks_seen;
 }
 
 #[cfg(test)]

@@ -162,13 +162,8 @@ impl PhaseRun {
         let mut sum = Progress::default();
         for progress in self.parts.iter().filter_map(|part| part.told.as_ref()) {
             sum.seconds = sum.seconds.max(progress.seconds);
-            sum.sent += progress.sent;
-            sum.committed += progress.committed;
-            sum.delivered += progress.delivered;
             sum.pause_ms = sum.pause_ms.max(progress.pause_ms);
-            sum.lagging += progress.lagging;
-            sum.reconnects += progress.reconnects;
-            sum.faults += progress.faults;
+            counts!(sum += progress: sent, committed, delivered, lagging, reconnects, faults);
             for (code, count) in &progress.refused {
                 *sum.refused.entry(code.clone()).or_default() += count;
             }

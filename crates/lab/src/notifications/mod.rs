@@ -31,7 +31,7 @@ use crate::{
     options::{LAG_MAX, parse_duration},
     process,
     result::{Check, Layout, Measurement, RunResult, filled},
-    sampler::{Sampler, Watched},
+    sampler::Sampler,
     server::{OwnServer, Target},
 };
 use audit::Auditor;
@@ -127,17 +127,13 @@ pub(crate) fn run(args: &NotificationArgs) -> Result<RunResult, LabError> {
     let mut target = Target::Own(Box::new(OwnServer::start_with(settings, None)?));
     stage::set_up(&target, &participants, &providers)?;
     print_participants(&participants);
-    let sampler = Sampler::start(Watched {
-        server: target.pid().into(),
-        metrics_address: Some(target.address()),
-        lab_pids: Vec::new(),
-    });
+    let sampler = Sampler::start(target.pid().into(), Some(target.address()), Vec::new());
     let mut run = Run::begin(args, &target, &recorder, &providers)?;
     for round in 0..args.rounds {
         run.round(round, &mut target, &mut random)?;
     }
     let (ack_late, lateness) = run.finish()?;
-    let samples = sampler.finish();
+    let (samples, ..) = sampler.finish();
     let records = recorder.records();
     let audit = Auditor::new(&participants, &records, args.times()).audit();
     let (messages, kills) = (records.messages.len() as u64, records.kills.len());

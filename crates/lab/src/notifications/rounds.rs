@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
         let run = Run {
             args,
             recorder: recorder.clone(),
-            states: providers.states.clone(),
+            states: providers.states(),
             clients: ClientThread::start(target.address(), token_key.to_owned(), recorder.clone())?,
             listener,
             whereabouts: recorder.participants.users.iter().map(|user| user.whereabouts).collect(),

@@ -2,7 +2,7 @@
 //! takes of each conversation must be in order and whole; shown is how far it lags behind the commits.
 
 use super::{
-    http1::{Answer, Handler, HttpServer, Request},
+    http_server::{Answer, Handler, HttpServer, Request, answer},
     notice::NoticeSink,
     tally::NoticeTally,
 };
@@ -14,6 +14,7 @@ use crate::{
     result::{Check, RunResult, Table},
     server::Target,
 };
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 use std::{
@@ -70,11 +71,11 @@ impl Hook {
     }
 }
 
-impl Handler for Hook {
-    fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
-        let events: Vec<Event<'_>> = serde_json::from_slice(request.body).map_err(|error| error.to_string())?;
+impl Handler for Arc<Hook> {
+    fn answer(&self, request: &Request) -> Result<Answer, String> {
+        let events: Vec<Event<'_>> = serde_json::from_slice(request.body()).map_err(|error| error.to_string())?;
         if events.iter().any(|event| self.is_failing(event.subject)) {
-            return Ok(Some(Answer::empty(500)));
+            return Ok(answer(StatusCode::INTERNAL_SERVER_ERROR, ""));
         }
         let now_ms = process::unix_ms();
         let mut taken = lock(&self.taken);
@@ -88,7 +89,7 @@ impl Handler for Hook {
             let lag = if direct_pair(subject).is_some() { &mut taken.direct_lag } else { &mut taken.group_lag };
             lag.record(at * 1_000_000, now_ms.max(at) * 1_000_000);
         }
-        Ok(Some(Answer::empty(204)))
+        Ok(answer(StatusCode::NO_CONTENT, ""))
     }
 
     fn sink(&self) -> &dyn NoticeSink {

@@ -1,12 +1,13 @@
 //! A hook of the lab's own, which allows everything at once, or never answers.
 
 use super::{
-    http1::{Answer, Handler, HttpServer, Request},
+    http_server::{Answer, Handler, HttpServer, Request, answer},
     notice::NoticeSink,
     tally::NoticeTally,
 };
 use crate::{LabError, server::Target, setup::create_users};
 use clap::ValueEnum;
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 use std::{
@@ -20,8 +21,6 @@ use std::{
 };
 use tidings_protocol::http::SendRequest;
 
-/// How long a call is kept waiting that is not answered: longer than the server waits.
-const HANGS_FOR: Duration = Duration::from_secs(2);
 /// Threads that send to the group of which the hook that hangs is asked.
 const FLOODERS: usize = 4;
 const FLOOD_GROUP: &str = "hook-group";
@@ -48,7 +47,7 @@ pub(crate) struct FakeHook {
 impl FakeHook {
     pub(crate) fn start(mode: HookMode) -> Result<FakeHook, LabError> {
         let calls = Calls { mode, sink: NoticeTally::default() };
-        Ok(FakeHook { server: HttpServer::start("hook", Arc::new(calls))?, mode })
+        Ok(FakeHook { server: HttpServer::start("hook", calls)?, mode })
     }
 
     /// The settings that have a server ask this hook, also about what an app server sends; without an answer it is refused.
@@ -125,18 +124,19 @@ struct Question {
 }
 
 impl Handler for Calls {
-    fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
-        if self.mode == HookMode::Hangs {
-            std::thread::sleep(HANGS_FOR);
-            return Ok(None);
-        }
-        let call: Call = serde_json::from_slice(request.body).map_err(|error| error.to_string())?;
+    fn answer(&self, request: &Request) -> Result<Answer, String> {
+        let call: Call = serde_json::from_slice(request.body()).map_err(|error| error.to_string())?;
         let mut body = String::from(r#"{"answers":["#);
         for (n, Question { id }) in call.questions.iter().enumerate() {
             let _ = write!(body, r#"{}{{"id":{id},"action":"allow"}}"#, if n == 0 { "" } else { "," });
         }
         body.push_str("]}");
-        Ok(Some(Answer { status: 200, body }))
+        Ok(answer(StatusCode::OK, body))
+    }
+
+    /// Until the server no longer waits.
+    fn hangs(&self, _request: &Request) -> bool {
+        self.mode == HookMode::Hangs
     }
 
     fn sink(&self) -> &dyn NoticeSink {

@@ -1,13 +1,14 @@
 //! The services of all providers for the lab: their addresses and keys as settings of the server under test, and tokens at them.
 
 use super::{
-    fake_apns::FakeApns,
-    fake_fcm::FakeFcm,
-    fake_web_push::{BrowserKeys, ENDPOINT_PATH, FakeWebPush},
-    http1::HttpServer,
+    fake_apns::Apns,
+    fake_fcm::Fcm,
+    fake_provider::Providers,
+    fake_web_push::{BrowserKeys, ENDPOINT_PATH, WebPush},
+    http_server::HttpServer,
     notice::{NoticeSink, OfflineChannel},
     provider_state::ProviderStates,
-    token_book::{TokenBook, TokenOwner},
+    token_book::TokenOwner,
 };
 use crate::LabError;
 use serde_json::json;
@@ -25,9 +26,8 @@ const VAPID_PAIR: [&str; 2] = [
 
 /// The fakes. They end with this handle.
 pub(crate) struct FakeProviders {
-    pub(crate) states: Arc<ProviderStates>,
-    book: Arc<TokenBook>,
-    apns: FakeApns,
+    all: Providers,
+    apns: HttpServer,
     fcm: HttpServer,
     web_push: HttpServer,
     /// The public key and the secret of subscriptions.
@@ -38,14 +38,10 @@ pub(crate) struct FakeProviders {
 
 impl FakeProviders {
     pub(crate) fn start(sink: Arc<dyn NoticeSink>) -> Result<FakeProviders, LabError> {
-        let (book, states) = (Arc::new(TokenBook::default()), Arc::new(ProviderStates::default()));
+        let all = Providers { sink, book: Arc::default(), states: Arc::default() };
         let keys = BrowserKeys::new();
         let subscription_keys = keys.subscription_keys();
-        let apns = FakeApns::start(sink.clone(), book.clone(), states.clone())?;
-        let fcm = FakeFcm { sink: sink.clone(), book: book.clone(), states: states.clone() };
-        let web_push = FakeWebPush { sink, book: book.clone(), states: states.clone(), keys };
-        let (fcm, web_push) =
-            (HttpServer::start("fcm", Arc::new(fcm))?, HttpServer::start("web-push", Arc::new(web_push))?);
+        let (apns, fcm, web_push) = (all.start(Apns)?, all.start(Fcm)?, all.start(WebPush { keys })?);
         let folder = tempfile::Builder::new().prefix("tidings-providers-").tempdir()?;
         let signing_key = rcgen::KeyPair::generate().map_err(|error| LabError::Environment(error.to_string()))?;
         std::fs::write(folder.path().join("apns.p8"), signing_key.serialize_pem())?;
@@ -54,7 +50,12 @@ impl FakeProviders {
             "client_email": "lab@example.com", "token_uri": format!("http://{}/token", fcm.address),
         });
         std::fs::write(folder.path().join("account.json"), account.to_string())?;
-        Ok(FakeProviders { states, book, apns, fcm, web_push, subscription_keys, folder })
+        Ok(FakeProviders { all, apns, fcm, web_push, subscription_keys, folder })
+    }
+
+    /// How the services answer.
+    pub(crate) fn states(&self) -> Arc<ProviderStates> {
+        self.all.states.clone()
     }
 
     /// The settings that have a server notify by these fakes.
@@ -80,7 +81,7 @@ impl FakeProviders {
 
     /// A new token of this provider for a user's device.
     pub(crate) fn token(&self, provider: OfflineChannel, user: &str, device: &str) -> PushToken {
-        let token = self.book.add(provider, TokenOwner { user: user.to_owned(), device: device.to_owned() });
+        let token = self.all.book.add(provider, TokenOwner { user: user.to_owned(), device: device.to_owned() });
         match provider {
             OfflineChannel::Apns => PushToken::Apns { token },
             OfflineChannel::Fcm | OfflineChannel::Webhook => PushToken::Fcm { token },

@@ -1,29 +1,24 @@
 //! The push service of a browser, and the browser behind it: takes notifications (RFC 8030) and decrypts them (RFC 8291).
 
 use super::{
-    fake_fcm::HANG_POLL,
-    http1::{Answer, Handler, Request},
-    notice::{Notice, NoticeSink, OfflineChannel},
-    provider_state::{ProviderState, ProviderStates},
-    token_book::TokenBook,
+    fake_provider::{Notification, ProviderProtocol},
+    http_server::Request,
+    notice::OfflineChannel,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::StatusCode;
 use ring::{
     aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
     hkdf::{HKDF_SHA256, KeyType, Salt},
 };
 use serde::Deserialize;
-use std::{borrow::Cow, sync::Arc};
 
 /// The path of every endpoint begins so; the token follows.
 pub(super) const ENDPOINT_PATH: &str = "/push/";
 /// Salt, record size, and the length of the key that follows (RFC 8188, 2.1).
 const HEADER_BYTES: usize = 16 + 4 + 1;
 
-pub(super) struct FakeWebPush {
-    pub(super) sink: Arc<dyn NoticeSink>,
-    pub(super) book: Arc<TokenBook>,
-    pub(super) states: Arc<ProviderStates>,
+pub(super) struct WebPush {
     pub(super) keys: BrowserKeys,
 }
 
@@ -93,45 +88,23 @@ fn derive<const N: usize>(salt: &[u8], secret: &[u8], info: &[&[u8]]) -> Result<
 
 /// What the service worker would show.
 #[derive(Deserialize)]
-struct Shown<'a> {
-    #[serde(borrow)]
-    conversation: Cow<'a, str>,
+struct Shown {
+    conversation: String,
     seq: u64,
     #[serde(default)]
     removed: bool,
 }
 
-impl Handler for FakeWebPush {
-    fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
-        match self.states.get(OfflineChannel::WebPush) {
-            ProviderState::Accepts => {}
-            ProviderState::Refuses => return Ok(Some(Answer::empty(503))),
-            ProviderState::Hangs => {
-                while self.states.get(OfflineChannel::WebPush) == ProviderState::Hangs {
-                    std::thread::sleep(HANG_POLL);
-                }
-                return Ok(None);
-            }
-        }
-        let token = request.path.strip_prefix(ENDPOINT_PATH).ok_or_else(|| "a path of no endpoint".to_owned())?;
-        let owner = self.book.owner(token)?;
-        let plain = self.keys.decrypt(request.body)?;
-        let shown: Shown<'_> = serde_json::from_slice(&plain).map_err(|error| error.to_string())?;
-        self.sink.note(&[Notice {
-            channel: OfflineChannel::WebPush,
-            user: &owner.user,
-            device: &owner.device,
-            conversation: &shown.conversation,
-            seq: shown.seq,
-            id: None,
-            removed: shown.removed,
-            sent_at_ms: None,
-        }]);
-        Ok(Some(Answer::empty(201)))
-    }
+impl ProviderProtocol for WebPush {
+    const CHANNEL: OfflineChannel = OfflineChannel::WebPush;
+    const TAKES: (StatusCode, &'static str) = (StatusCode::CREATED, "");
+    const REFUSES: &'static str = "";
 
-    fn sink(&self) -> &dyn NoticeSink {
-        &*self.sink
+    fn read(&self, request: &Request) -> Result<Notification, String> {
+        let token = request.uri().path().strip_prefix(ENDPOINT_PATH).ok_or("a path of no endpoint")?;
+        let plain = self.keys.decrypt(request.body())?;
+        let Shown { conversation, seq, removed } = serde_json::from_slice(&plain).map_err(|error| error.to_string())?;
+        Ok(Notification { token: token.into(), conversation, seq, id: None, removed })
     }
 }
 

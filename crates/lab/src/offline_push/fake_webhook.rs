@@ -1,10 +1,11 @@
 //! A webhook of the lab's own: the server under test tells it of messages to members who are offline.
 
 use super::{
-    http1::{Answer, Handler, HttpServer, Request},
+    http_server::{Answer, Handler, HttpServer, Request, answer},
     notice::{Notice, NoticeSink, OfflineChannel},
 };
 use crate::{LabError, server::random_key};
+use http::StatusCode;
 use serde::Deserialize;
 use std::{borrow::Cow, sync::Arc};
 
@@ -15,7 +16,7 @@ pub(crate) struct FakeWebhook {
 
 impl FakeWebhook {
     pub(crate) fn start(sink: Arc<dyn NoticeSink>) -> Result<FakeWebhook, LabError> {
-        Ok(FakeWebhook { server: HttpServer::start("webhook", Arc::new(Calls { sink }))? })
+        Ok(FakeWebhook { server: HttpServer::start("webhook", Calls { sink })? })
     }
 
     /// The settings that have a server call this webhook.
@@ -56,8 +57,8 @@ struct EventEntry<'a> {
 }
 
 impl Handler for Calls {
-    fn answer(&self, request: Request<'_>) -> Result<Option<Answer>, String> {
-        let call: Call<'_> = serde_json::from_slice(request.body).map_err(|error| error.to_string())?;
+    fn answer(&self, request: &Request) -> Result<Answer, String> {
+        let call: Call<'_> = serde_json::from_slice(request.body()).map_err(|error| error.to_string())?;
         let of_event = |event: &'_ Event<'_>| event.recipients.len();
         let mut notices = Vec::with_capacity(call.events.iter().map(of_event).sum());
         for event in &call.events {
@@ -73,7 +74,7 @@ impl Handler for Calls {
             }));
         }
         self.sink.note(&notices);
-        Ok(Some(Answer::empty(204)))
+        Ok(answer(StatusCode::NO_CONTENT, ""))
     }
 
     fn sink(&self) -> &dyn NoticeSink {
@@ -103,8 +104,12 @@ mod tests {
 
     fn post(webhook: &FakeWebhook, body: &str) -> String {
         let mut connection = TcpStream::connect(webhook.server.address).unwrap();
-        write!(connection, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
-        connection.shutdown(std::net::Shutdown::Write).unwrap();
+        write!(
+            connection,
+            "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
         let mut answer = String::new();
         connection.read_to_string(&mut answer).unwrap();
         answer

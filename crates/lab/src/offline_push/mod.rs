@@ -2,24 +2,30 @@
 //! call, and the counts of what they are notified of messages to members who are offline.
 //!
 //! [`notice`] is what a fake is notified, [`tally`] counts it; `fake_webhook`, `fake_apns`, `fake_fcm` and `fake_web_push`
-//! each speak one protocol, and know nothing of who is to be notified of what. `fake_hook` is asked before, and allows everything; `fake_consumer`
+//! each speak one protocol over the one `http_server`, and know nothing of who is to be notified of what. `fake_hook` is asked before, and allows everything; `fake_consumer`
 //! follows the feed.
 
 mod fake_apns;
 pub(crate) mod fake_consumer;
 mod fake_fcm;
 pub(crate) mod fake_hook;
+mod fake_provider;
 pub(crate) mod fake_providers;
 mod fake_web_push;
 pub(crate) mod fake_webhook;
-pub(crate) mod http1;
+mod http_server;
 pub(crate) mod notice;
 pub(crate) mod provider_state;
 pub(crate) mod tally;
 mod token_book;
 
 use crate::{
-    LabError, lock::lock, options::parse_share, result::RunResult, server::Target, timeline::read_timeline,
+    LabError,
+    lock::lock,
+    options::{parse_share, value_name},
+    result::RunResult,
+    server::Target,
+    timeline::read_timeline,
     worker_protocol::Conversation,
 };
 use clap::{Args, ValueEnum};
@@ -27,7 +33,6 @@ use fake_providers::FakeProviders;
 use fake_webhook::FakeWebhook;
 use notice::OfflineChannel;
 use std::{
-    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -58,16 +63,6 @@ pub enum OfflineVia {
     Both,
 }
 
-impl fmt::Display for OfflineVia {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            OfflineVia::Webhook => "webhook",
-            OfflineVia::Providers => "providers",
-            OfflineVia::Both => "both",
-        })
-    }
-}
-
 impl OfflinePushArgs {
     /// How many of so many are offline.
     ///
@@ -87,7 +82,7 @@ impl OfflinePushArgs {
     pub(crate) fn suffix(self) -> String {
         match self.offline_share {
             None => String::new(),
-            Some(share) => format!(", {:.0}% offline, notified via {}", 100.0 * share, self.offline_via),
+            Some(share) => format!(", {:.0}% offline, notified via {}", 100.0 * share, value_name(&self.offline_via)),
         }
     }
 }
@@ -166,7 +161,7 @@ impl OfflinePush {
             channels.extend(OfflineChannel::PROVIDERS);
         }
         let counts = self.tally.finish(&channels, &expectations, patience);
-        Ok(OfflineCounts { via: self.via.to_string(), ..counts })
+        Ok(OfflineCounts { via: value_name(&self.via), ..counts })
     }
 }
 

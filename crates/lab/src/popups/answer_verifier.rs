@@ -39,20 +39,10 @@ impl AnswerCounts {
     }
 
     pub(crate) fn since(&self, before: &AnswerCounts) -> AnswerCounts {
-        AnswerCounts {
-            asked_early: self.asked_early - before.asked_early,
-            asked_due: self.asked_due - before.asked_due,
-            shown: self.shown - before.shown,
-            due_but_nothing: self.due_but_nothing - before.due_but_nothing,
-            events: self.events - before.events,
-            refused: self.refused - before.refused,
-            lost: self.lost - before.lost,
-            too_early: self.too_early - before.too_early,
-            wrong_wait: self.wrong_wait - before.wrong_wait,
-            wrong_content: self.wrong_content - before.wrong_content,
-            wrong_answer: self.wrong_answer - before.wrong_answer,
-            problems: self.problems.clone(),
-        }
+        let mut since = self.clone();
+        counts!(since -= before: asked_early, asked_due, shown, due_but_nothing, events, refused, lost);
+        counts!(since -= before: too_early, wrong_wait, wrong_content, wrong_answer);
+        since
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     live::{LiveBlock, WorkLength},
     process::{self, ServerProcesses},
     result::{Check, Layout, Measurement, filled},
-    sampler::{Sampler, Samples, Watched},
+    sampler::{Sampler, Samples},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -70,23 +70,18 @@ impl PopupLoad {
         traffic: &mut impl TrafficSource,
         model: LoadModel<'_>,
     ) -> Result<Self, LabError> {
-        let (cpu_before, server_rss_before) = (server.cpu_seconds(), server.resident_bytes());
+        let server_rss_before = server.resident_bytes();
         let length = match model {
             LoadModel::ClosedLoop(time) => WorkLength::Time(time),
             LoadModel::OpenLoop(profile) => WorkLength::Time(Duration::from_secs_f64(profile.seconds())),
             LoadModel::Exhausting => WorkLength::Unknown,
         };
         let mut live = LiveBlock::begin(title, length);
-        let sampler = Sampler::start(Watched { server: server.clone(), ..Watched::default() });
+        let sampler = Sampler::start(server.clone(), None, Vec::new());
         let stretch = process::run_on_core(client_core, || connections.run(traffic, model, &mut live))??;
-        Ok(PopupLoad {
-            stretch,
-            server_cpu_seconds: server.cpu_seconds().zip(cpu_before).map(|(now, before)| now - before),
-            server_rss_before,
-            server_rss_bytes: server.resident_bytes(),
-            metrics: ServerMetrics::default(),
-            samples: sampler.finish(),
-        })
+        let (samples, server_cpu_seconds, server_rss_bytes) = sampler.finish();
+        let metrics = ServerMetrics::default();
+        Ok(PopupLoad { stretch, server_cpu_seconds, server_rss_before, server_rss_bytes, metrics, samples })
     }
 
     /// As a measured part of a run. `counts`: of its answers.

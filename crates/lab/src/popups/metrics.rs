@@ -30,12 +30,9 @@ impl ServerMetrics {
     }
 
     pub(crate) fn since(&self, before: &ServerMetrics) -> ServerMetrics {
-        ServerMetrics {
-            decisions: self.decisions - before.decisions,
-            store_reads: self.store_reads - before.store_reads,
-            store_busy_seconds: self.store_busy_seconds - before.store_busy_seconds,
-            users: self.users,
-        }
+        let mut since = *self;
+        counts!(since -= before: decisions, store_reads, store_busy_seconds);
+        since
     }
 
     /// Store reads per 1,000 decisions.

@@ -1,6 +1,6 @@
 //! The machine of a run: what it is, and whether it swapped or held the lab back meanwhile.
 
-use crate::kernel::{TcpCounters, read};
+use crate::kernel::{TcpCounters, bytes_of, read};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -59,14 +59,11 @@ fn own_group() -> String {
 pub(super) fn describe() -> Value {
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|parts| parts.1));
-    let memory = read("/proc/meminfo");
-    let memory =
-        memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
     let load = read("/proc/loadavg");
     json!({
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
         "cpu": model.unwrap_or("unknown"),
-        "memory_bytes": memory.unwrap_or(0) * 1024,
+        "memory_bytes": bytes_of(&read("/proc/meminfo"), "MemTotal:"),
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "load_before": load.split_whitespace().next().and_then(|load| load.parse::<f64>().ok()),
         "clock_source": read("/sys/devices/system/clocksource/clocksource0/current_clocksource").trim(),

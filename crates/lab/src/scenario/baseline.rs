@@ -16,7 +16,7 @@ use super::{
 use crate::{
     LabError,
     bare_load::BareLoad,
-    devices::{bare_accept::BareAccept, worker_protocol::DeviceCommand},
+    devices::{bare_accept, worker_protocol::DeviceCommand},
     message_clients::GroupSpec,
     options::TargetArgs,
     process::monotonic_ns,
@@ -126,8 +126,8 @@ impl<'a> Baseline<'a> {
 
 /// The same storm with as many load clients.
 fn bare_storm(args: &TargetArgs, devices: &DeviceSpec, listeners: usize) -> Result<RampUp, LabError> {
-    let bare = BareAccept::start(listeners)?;
-    let mut clients = open_bare(args, devices, bare.listeners.clone())?;
+    let loops = bare_accept::start(listeners)?;
+    let mut clients = open_bare(args, devices, loops.iter().map(|bare| bare.address).collect())?;
     let within_ms = devices.within.as_millis() as u64;
     clients.run("bare loop", &DeviceCommand::Connect { per_second: None, within_ms })?;
     let cpu_before = clients.cpu_seconds();

@@ -1,19 +1,17 @@
 //! Gateways of a server of the lab's own: processes that hold the connections of its devices. And its certificate, for devices that
 //! connect by TLS.
 
-use crate::{LabError, interrupt, managed_process::ManagedProcess, server::read_listen_address};
-use rustix::process::Signal;
+use crate::{
+    LabError, interrupt,
+    managed_process::{ManagedProcess, READY_TIMEOUT},
+    server::read_listen_address,
+};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
-
-/// The longest wait for a gateway's readiness; a gateway opens no store.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where devices connect, as the server's `listening` file and its settings name it.
 pub(super) struct DeviceListener {
@@ -35,7 +33,7 @@ impl DeviceListener {
 #[derive(Debug)]
 pub(super) struct Gateway {
     folder: PathBuf,
-    process: ManagedProcess,
+    pub(super) process: ManagedProcess,
 }
 
 impl Gateway {
@@ -75,27 +73,6 @@ impl Gateway {
 
     pub(super) fn address(&self, listener: &DeviceListener) -> Option<SocketAddr> {
         read_listen_address(&self.folder.join("listening"), listener.name)
-    }
-
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.process.pid()
-    }
-
-    /// Whether it runs, or was killed by the lab.
-    pub(super) fn is_as_requested(&mut self) -> bool {
-        self.process.is_as_requested()
-    }
-
-    /// Kills the process (`kill -9`), and waits for its end.
-    pub(super) fn kill(&mut self) -> Result<(), LabError> {
-        self.process.kill()
-    }
-
-    pub(super) fn stop(&mut self) -> Result<(), LabError> {
-        match self.process.stop(Signal::TERM, STOP_TIMEOUT)? {
-            true => Ok(()),
-            false => Err(LabError::Server("gateway did not end after SIGTERM".into())),
-        }
     }
 }
 

@@ -193,7 +193,7 @@ mod tests {
             ),
             (
                 work("rate = { rmp = 1 }"),
-                "a.toml:11:10: unknown field `rmp`, expected one of `ramp`, `steps`",
+                "a.toml:11:10: unknown variant `rmp`, expected one of `ramp`, `steps`",
                 "rate = { rmp = 1 }",
             ),
             (

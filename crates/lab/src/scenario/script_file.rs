@@ -62,16 +62,39 @@ pub(crate) struct ExpectFile {
     pub(crate) within: Time,
 }
 
-/// A step of a script, as it is written: a word, or a table with one of the other steps.
+/// What a scripted client does.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum StepFile {
+pub(crate) enum Action {
     Bind,
+    /// Acknowledges the pushes that have come.
     Acknowledge,
     Disconnect,
     Wait(ThinkTime),
     Send(SendFile),
+    /// The app server pushes to the session's user.
     Push(PushFile),
     Expect(ExpectFile),
+}
+
+impl Action {
+    /// As a script writes it.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Action::Bind => "bind",
+            Action::Acknowledge => "acknowledge",
+            Action::Disconnect => "disconnect",
+            Action::Wait(_) => "wait",
+            Action::Send(_) => "send",
+            Action::Push(_) => "push",
+            Action::Expect(_) => "expect",
+        }
+    }
+}
+
+/// A step of a script, as it is written: a word, or a table with one of the other steps.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum StepFile {
+    Once(Action),
     Repeat { times: usize, steps: Vec<Spanned<StepFile>> },
 }
 
@@ -100,9 +123,9 @@ impl<'de> Deserialize<'de> for StepFile {
 
             fn visit_str<E: Error>(self, text: &str) -> Result<StepFile, E> {
                 match text {
-                    "bind" => Ok(StepFile::Bind),
-                    "acknowledge" => Ok(StepFile::Acknowledge),
-                    "disconnect" => Ok(StepFile::Disconnect),
+                    "bind" => Ok(StepFile::Once(Action::Bind)),
+                    "acknowledge" => Ok(StepFile::Once(Action::Acknowledge)),
+                    "disconnect" => Ok(StepFile::Once(Action::Disconnect)),
                     _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
                 }
             }
@@ -110,12 +133,16 @@ impl<'de> Deserialize<'de> for StepFile {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StepFile, A::Error> {
                 let StepTable { wait, send, push, expect, repeat, steps } =
                     StepTable::deserialize(MapAccessDeserializer::new(map))?;
-                match (wait, send, push, expect, repeat, steps) {
-                    (Some(wait), None, None, None, None, None) => Ok(StepFile::Wait(wait)),
-                    (None, Some(send), None, None, None, None) => Ok(StepFile::Send(send)),
-                    (None, None, Some(push), None, None, None) => Ok(StepFile::Push(push)),
-                    (None, None, None, Some(expect), None, None) => Ok(StepFile::Expect(expect)),
-                    (None, None, None, None, Some(times), Some(steps)) => Ok(StepFile::Repeat { times, steps }),
+                let actions = [
+                    wait.map(Action::Wait),
+                    send.map(Action::Send),
+                    push.map(Action::Push),
+                    expect.map(Action::Expect),
+                ];
+                let mut given = actions.into_iter().flatten();
+                match (given.next(), given.next(), repeat, steps) {
+                    (Some(action), None, None, None) => Ok(StepFile::Once(action)),
+                    (None, None, Some(times), Some(steps)) => Ok(StepFile::Repeat { times, steps }),
                     _ => Err(A::Error::custom(
                         "must have one of `wait`, `send`, `push` and `expect`, or `repeat` with `steps`",
                     )),

@@ -74,14 +74,10 @@ impl ScenarioServer {
         let mut server = match wanted.nodes {
             None => ScenarioServer::own(wanted, environment)?,
             Some(nodes) => {
-                let spec = TopologySpec { nodes, with_partitions: false, folder: None, environment, program: None };
+                let spec = TopologySpec { nodes, environment, ..TopologySpec::default() };
                 let topology = Topology::start(&spec)?;
-                let target = Target::Running {
-                    addresses: topology.addresses(),
-                    api_key: topology.api_key.clone(),
-                    token_key: topology.token_key.clone(),
-                };
-                ScenarioServer { topology: Some(topology), ..ScenarioServer::of(target)? }
+                let server = ScenarioServer::of(topology.target())?;
+                ScenarioServer { topology: Some(topology), ..server }
             }
         };
         let consumer = wanted.events_fail.map(|share| FakeConsumer::start(share, &server.target));
@@ -195,7 +191,7 @@ impl ScenarioServer {
             Some(topology) => topology.node_pids().collect(),
             None => {
                 let server = self.target.pid().or(self.broker.as_ref().map(Broker::pid));
-                server.into_iter().chain(self.gateways.iter().filter_map(Gateway::pid)).collect()
+                server.into_iter().chain(self.gateways.iter().filter_map(|gateway| gateway.process.pid())).collect()
             }
         }
     }
@@ -242,7 +238,7 @@ impl ScenarioServer {
         let addresses = listeners.filter_map(|listener| gateway.address(listener)).collect();
         let at = Instant::now();
         let at_ns = process::monotonic_ns();
-        gateway.kill()?;
+        gateway.process.kill()?;
         // Of several, devices outlive the first.
         let _ = self.killed_gateway.set(KilledGateway { at, at_ns, addresses });
         Ok(())
@@ -251,7 +247,9 @@ impl ScenarioServer {
     /// Whether a server of the lab's own is ready, and all its gateways run, except those that were killed on purpose.
     fn is_alive(&mut self) -> bool {
         let is_own = matches!(self.target, Target::Own(_));
-        !is_own || self.target.http().is_ready() && self.gateways.iter_mut().all(Gateway::is_as_requested)
+        !is_own
+            || self.target.http().is_ready()
+                && self.gateways.iter_mut().all(|gateway| gateway.process.unexpected_end().is_none())
     }
 
     /// Stops what the lab has started, and checks the folder of a server of its own.
@@ -259,7 +257,7 @@ impl ScenarioServer {
         if !self.is_alive() {
             return Err(LabError::Server("did not survive the run".into()));
         }
-        self.gateways.iter_mut().try_for_each(Gateway::stop)?;
+        self.gateways.iter_mut().try_for_each(|gateway| gateway.process.drain())?;
         let check = self.target.finish()?;
         if let Some(topology) = self.topology {
             topology.stop()?;

@@ -3,7 +3,7 @@
 use crate::{options::parse_duration, result::Threshold, toml_file::Time};
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 use std::{fmt, time::Duration};
 
@@ -79,9 +79,12 @@ impl<'de> Deserialize<'de> for ThinkTime {
 }
 
 /// How a rate runs, as it is written: a number, `"max"`, or a table with one of the other shapes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", remote = "Self")]
 pub(crate) enum RateFile {
+    #[serde(skip)]
     Max,
+    #[serde(skip)]
     Constant(f64),
     Ramp(RampFile),
     Steps(Vec<f64>),
@@ -149,18 +152,6 @@ fn default_factor() -> f64 {
     1.5
 }
 
-/// The table form; one of the keys.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RateTable {
-    ramp: Option<RampFile>,
-    steps: Option<Vec<f64>>,
-    burst: Option<BurstFile>,
-    until_it_breaks: Option<UntilItBreaksFile>,
-    highest: Option<HighestFile>,
-    share_of_max: Option<ShareOfMaxFile>,
-}
-
 impl<'de> Deserialize<'de> for RateFile {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
@@ -188,20 +179,12 @@ impl<'de> Deserialize<'de> for RateFile {
                 }
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RateFile, A::Error> {
-                let table = RateTable::deserialize(MapAccessDeserializer::new(map))?;
-                let shapes = [
-                    table.ramp.map(RateFile::Ramp),
-                    table.steps.map(RateFile::Steps),
-                    table.burst.map(RateFile::Burst),
-                    table.until_it_breaks.map(RateFile::UntilItBreaks),
-                    table.highest.map(RateFile::Highest),
-                    table.share_of_max.map(RateFile::ShareOfMax),
-                ];
-                let mut given = shapes.into_iter().flatten();
-                match (given.next(), given.next()) {
-                    (Some(shape), None) => Ok(shape),
-                    _ => Err(A::Error::custom(
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RateFile, A::Error> {
+                // What is derived, which takes the first key and looks at no other.
+                let shape = RateFile::deserialize(MapAccessDeserializer::new(&mut map))?;
+                match map.next_key::<IgnoredAny>()? {
+                    None => Ok(shape),
+                    Some(_) => Err(A::Error::custom(
                         "must have one of `ramp`, `steps`, `burst`, `until_it_breaks`, `highest` and `share_of_max`",
                     )),
                 }

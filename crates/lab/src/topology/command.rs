@@ -45,13 +45,8 @@ fn keep(args: &ClusterArgs, told_to_stop: impl Fn() -> bool) -> Result<(), LabEr
         return Err(LabError::Usage(format!("--dir {}: is not empty", dir.display())));
     }
     println!("starting PostgreSQL with a standby, a Redis Cluster of six and {} nodes …", args.nodes);
-    let spec = TopologySpec {
-        nodes: args.nodes,
-        with_partitions: false,
-        folder: args.dir.clone(),
-        environment: args.set.clone(),
-        program: None,
-    };
+    let (folder, environment) = (args.dir.clone(), args.set.clone());
+    let spec = TopologySpec { nodes: args.nodes, folder, environment, ..TopologySpec::default() };
     let mut topology = Topology::start(&spec)?;
     describe(&topology);
     let mut reported = Vec::new();

@@ -1,6 +1,6 @@
 //! What a message costs a cluster: counters of Redis and PostgreSQL and CPU times of all processes, read before and after a phase.
 
-use super::{Topology, resp::RedisConnection};
+use super::{Topology, resp};
 use crate::{LabError, process};
 use serde::Serialize;
 use std::{
@@ -45,9 +45,7 @@ impl ClusterCounters {
         std::thread::sleep(DATABASE_COUNT_DELAY);
         let mut counters = ClusterCounters::default();
         for number in topology.redis.primaries() {
-            let mut redis = RedisConnection::connect(topology.redis.address(number))?;
-            let stats = redis.execute("INFO commandstats")?;
-            for line in stats.text().lines() {
+            for line in resp::execute(topology.redis.address(number), "INFO commandstats")?.lines() {
                 let Some((name, rest)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':')) else {
                     continue;
                 };

@@ -18,8 +18,10 @@ mod redis;
 mod resp;
 
 use crate::{
-    LabError, process,
-    server::{key_or_random, random_key},
+    LabError,
+    managed_process::ManagedProcess,
+    process,
+    server::{Target, key_or_random, random_key},
 };
 use network::Network;
 use node::Node;
@@ -31,7 +33,7 @@ use rustix::process::Signal;
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
 
 /// The options of a topology.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct TopologySpec {
     pub(crate) nodes: usize,
     /// Whether each process gets its own network namespace, so that it can be partitioned; takes root.
@@ -145,6 +147,12 @@ impl Topology {
         &self.folder
     }
 
+    /// Its nodes as a server under test.
+    pub(crate) fn target(&self) -> Target {
+        let (api_key, token_key) = (self.api_key.clone(), self.token_key.clone());
+        Target::Running { addresses: self.addresses(), api_key, token_key }
+    }
+
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(Node::http).collect()
     }
@@ -183,12 +191,12 @@ impl Topology {
     }
 
     pub(crate) fn kill_node(&mut self, number: usize) -> Result<(), LabError> {
-        self.nodes[number].kill()
+        self.nodes[number].process.kill()
     }
 
     /// Stops a node, and waits until it has drained.
     pub(crate) fn stop_node(&mut self, number: usize) -> Result<(), LabError> {
-        self.nodes[number].stop()
+        self.nodes[number].process.drain()
     }
 
     /// Kills a Redis server that serves slots (`kill -9`); the cluster should promote its replica.
@@ -226,10 +234,14 @@ impl Topology {
         self.databases[self.primary].promote()
     }
 
+    fn primary_and_standby(&mut self) -> (&mut Postgres, &mut Postgres) {
+        let [one, two] = &mut self.databases;
+        if self.primary == 0 { (one, two) } else { (two, one) }
+    }
+
     /// Makes the former primary the standby, with a new copy of the data.
     pub(crate) fn renew_standby(&mut self) -> Result<(), LabError> {
-        let [one, two] = &mut self.databases;
-        let (primary, standby) = if self.primary == 0 { (one, two) } else { (two, one) };
+        let (primary, standby) = self.primary_and_standby();
         standby.follow(primary)
     }
 
@@ -277,17 +289,16 @@ impl Topology {
 
     /// Processes that ended without being told to, with the end of their logs.
     pub(crate) fn unexpected_ends(&mut self) -> Vec<String> {
-        let nodes = self.nodes.iter_mut().filter_map(Node::unexpected_end);
-        let databases = self.databases.iter_mut().filter_map(Postgres::unexpected_end);
-        nodes.chain(databases).chain(self.redis.unexpected_end()).collect()
+        let nodes = self.nodes.iter_mut().map(|node| &mut node.process);
+        let databases = self.databases.iter_mut().map(|database| &mut database.process);
+        nodes.chain(databases).chain(self.redis.processes()).filter_map(ManagedProcess::unexpected_end).collect()
     }
 
     /// Stops all processes in order: the nodes drain first, then Redis and PostgreSQL end.
     pub(crate) fn stop(mut self) -> Result<(), LabError> {
-        self.nodes.iter_mut().try_for_each(Node::stop)?;
+        self.nodes.iter_mut().try_for_each(|node| node.process.drain())?;
         self.redis.kill_all()?;
-        let [one, two] = &mut self.databases;
-        let (primary, standby) = if self.primary == 0 { (one, two) } else { (two, one) };
+        let (primary, standby) = self.primary_and_standby();
         // The standby is stopped last: the primary's last commit may wait for it.
         primary.stop(ShutdownMode::Fast)?;
         standby.stop(ShutdownMode::Fast)

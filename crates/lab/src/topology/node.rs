@@ -1,7 +1,11 @@
 //! One node of the cluster: a Tidings server whose ports stay the same over restarts.
 
 use super::{place::Place, placed_command};
-use crate::{LabError, managed_process::ManagedProcess, reserved_port::ReservedPort};
+use crate::{
+    LabError,
+    managed_process::{ManagedProcess, READY_TIMEOUT},
+    reserved_port::ReservedPort,
+};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -9,9 +13,6 @@ use std::{
 };
 use tidings_client::http::HttpClient;
 
-/// The longest wait for readiness, for a debug build on a busy machine.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait for one answer about readiness.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -23,7 +24,7 @@ pub(crate) struct Node {
     miop: ReservedPort,
     /// Held for the process, which listens there for links.
     _link: ReservedPort,
-    process: ManagedProcess,
+    pub(super) process: ManagedProcess,
     /// Whether the process runs this program, not another one.
     runs_this_program: bool,
     environment: Vec<(String, String)>,
@@ -88,27 +89,5 @@ impl Node {
         let mut asking = HttpClient::new(self.http(), "");
         asking.set_timeout(ASK_TIMEOUT);
         self.process.wait_until(READY_TIMEOUT, LabError::Environment, || asking.is_ready())
-    }
-
-    pub(super) fn kill(&mut self) -> Result<(), LabError> {
-        self.process.kill()
-    }
-
-    /// Sends SIGTERM, and waits until the node has drained and ended.
-    pub(super) fn stop(&mut self) -> Result<(), LabError> {
-        if self.process.stop(rustix::process::Signal::TERM, STOP_TIMEOUT)? {
-            Ok(())
-        } else {
-            Err(LabError::Server(format!("did not end after SIGTERM: {}", self.process.log_tail())))
-        }
-    }
-
-    /// If the process has ended without being told to: its name and the end of its log.
-    pub(super) fn unexpected_end(&mut self) -> Option<String> {
-        if self.process.is_as_requested() {
-            None
-        } else {
-            Some(format!("{}: {}", self.process.name(), self.process.log_tail()))
-        }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Postgres {
     user: Option<ProcessUser>,
     port: ReservedPort,
     password: String,
-    process: ManagedProcess,
+    pub(super) process: ManagedProcess,
 }
 
 /// The shutdown mode of a server.
@@ -161,14 +161,6 @@ impl Postgres {
         };
         self.process.stop(signal, PATIENCE)?;
         Ok(())
-    }
-
-    pub(super) fn unexpected_end(&mut self) -> Option<String> {
-        if self.process.is_as_requested() {
-            None
-        } else {
-            Some(format!("{}: {}", self.process.name(), self.process.log_tail()))
-        }
     }
 
     pub(super) fn place(&self) -> Place {

@@ -1,6 +1,6 @@
 //! A Redis Cluster of six servers: three primaries with a replica each, without persistence.
 
-use super::{place::Place, placed_command, resp::RedisConnection};
+use super::{place::Place, placed_command, resp};
 use crate::{
     LabError,
     managed_process::{ManagedProcess, POLL_INTERVAL},
@@ -74,9 +74,7 @@ impl RedisCluster {
             .args(["--cluster-require-full-coverage", "no", "--cluster-allow-pubsubshard-when-down", "yes"]);
         server.process.start(command)?;
         let address = server.port.at;
-        server.process.wait_until(PATIENCE, LabError::Environment, || {
-            RedisConnection::connect(address).and_then(|mut redis| redis.execute("PING")).is_ok()
-        })
+        server.process.wait_until(PATIENCE, LabError::Environment, || resp::execute(address, "PING").is_ok())
     }
 
     /// Starts the servers that do not run.
@@ -90,8 +88,7 @@ impl RedisCluster {
     }
 
     fn execute(&self, number: usize, line: &str) -> Result<String, LabError> {
-        let mut redis = RedisConnection::connect(self.address(number))?;
-        Ok(redis.execute(line)?.text().to_owned())
+        Ok(resp::execute(self.address(number), line)?)
     }
 
     /// Assigns the slots, has the servers meet, and gives each primary its replica.
@@ -181,12 +178,10 @@ impl RedisCluster {
 
     /// Kills all servers (`kill -9`); their data is lost.
     pub(super) fn kill_all(&mut self) -> Result<(), LabError> {
-        self.servers.iter_mut().try_for_each(|server| server.process.kill())
+        self.processes().try_for_each(ManagedProcess::kill)
     }
 
-    pub(super) fn unexpected_end(&mut self) -> Option<String> {
-        let ended = |server: &mut Server| !server.process.is_as_requested();
-        let gone = self.servers.iter_mut().position(ended)?;
-        Some(format!("{}: {}", self.servers[gone].process.name(), self.servers[gone].process.log_tail()))
+    pub(super) fn processes(&mut self) -> impl Iterator<Item = &mut ManagedProcess> {
+        self.servers.iter_mut().map(|server| &mut server.process)
     }
 }

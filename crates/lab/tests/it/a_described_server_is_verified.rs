@@ -43,10 +43,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// One sender, so that the twentieth message is the same for all.
-const SCENARIO: &str = r#"
+const GROUP: &str = r#"
 name = "described"
 about = "A group on a server that others wrote."
-[population.g]
+[population.p]
 kind = "group"
 members = 3
 senders = 1
@@ -54,22 +54,9 @@ body_bytes = 80
 [[phase]]
 name = "one by one"
 [[phase.work]]
-population = "g"
+population = "p"
 rounds = 5
 pause = "1ms"
-[[phase]]
-name = "even"
-duration = "250ms"
-[[phase.work]]
-population = "g"
-rate = 120
-[[phase]]
-name = "flood"
-duration = "200ms"
-[[phase.work]]
-population = "g"
-rate = "max"
-window = 20
 "#;
 
 /// Five conversations, so that most messages are not the first receiver's.
@@ -81,6 +68,10 @@ kind = "direct"
 pairs = 5
 senders = 2
 body_bytes = 80
+"#;
+
+/// What both are loaded with.
+const EVEN_AND_FLOOD: &str = r#"
 [[phase]]
 name = "even"
 duration = "250ms"
@@ -95,6 +86,14 @@ population = "p"
 rate = "max"
 window = 20
 "#;
+
+fn group() -> String {
+    [GROUP, EVEN_AND_FLOOD].concat()
+}
+
+fn direct() -> String {
+    [DIRECT, EVEN_AND_FLOOD].concat()
+}
 
 const TEXT_DRIVER: &str = r#"
 name = "words"
@@ -168,7 +167,7 @@ fn bench(folder: &Path, scenario: &str, options: &str) -> Ended {
 }
 
 fn run(fault: Fault, driver: DriverFile) -> Run {
-    run_scenario(SCENARIO, fault, driver, Way::Plain)
+    run_scenario(&group(), fault, driver, Way::Plain)
 }
 
 fn run_scenario(scenario: &str, fault: Fault, driver: DriverFile, way: Way) -> Run {
@@ -195,7 +194,7 @@ fn run_scenario(scenario: &str, fault: Fault, driver: DriverFile, way: Way) -> R
 
 fn a_server_that_keeps_its_promises_passes(driver: DriverFile) {
     // Longer than elsewhere, so that also on a busy machine the client gets round to the flood before it is over.
-    let scenario = SCENARIO.replace("200ms", "2s");
+    let scenario = group().replace("200ms", "2s");
     let run = run_scenario(&scenario, Fault::None, driver, Way::Plain);
     assert_eq!(run.code(), PASSED, "{:#?}", run.outcomes);
     assert_eq!(run.outcomes.len(), 3);
@@ -218,7 +217,8 @@ fn a_server_that_keeps_its_promises_passes(driver: DriverFile) {
 fn one_file_has_the_server_its_protocol_and_the_load(fault: Fault) {
     let server = ForeignServer::start(fault);
     let driver = TEXT_DRIVER.replace("\n[", "\n[server.driver.");
-    let (head, rest) = SCENARIO.split_once("[population").unwrap();
+    let group = group();
+    let (head, rest) = group.split_once("[population").unwrap();
     let url = &server.url;
     let scenario = format!("{head}[server]\nurl = \"{url}\"\n[server.driver]{driver}[population{rest}");
     let patience = if fault == Fault::None { "60s" } else { "3s" };
@@ -253,13 +253,13 @@ fn expect_fault(run: &Run, expected: [u64; 4], named: &str) {
 }
 
 fn messages_may_come_in_several_frames_and_encrypted(fault: Fault, way: Way, driver: DriverFile) {
-    let run = run_scenario(SCENARIO, fault, driver, way);
+    let run = run_scenario(&group(), fault, driver, way);
     assert_eq!(run.code(), PASSED, "{:#?}", run.outcomes);
     assert_eq!(run.sum("delivered"), 3 * run.sum("sent"));
 }
 
 fn a_loss_is_counted_over_tls(driver: DriverFile) {
-    let lost = run_scenario(SCENARIO, Fault::Lose, driver, Way::Tls);
+    let lost = run_scenario(&group(), Fault::Lose, driver, Way::Tls);
     assert_eq!((lost.code(), lost.sum("lost")), (FAILED, 1), "{}", lost.problems());
 }
 
@@ -275,11 +275,11 @@ fn a_server_that_is_not_trusted_gets_nothing() {
         folder.path().join("ca.pem").display(),
         folder.path().join("words.toml").display()
     );
-    assert_eq!(bench(folder.path(), SCENARIO, &options).code, FAILED);
+    assert_eq!(bench(folder.path(), &group(), &options).code, FAILED);
 }
 
 fn direct_messages_reach_their_receiver_alone(driver: DriverFile) {
-    let clean = run_scenario(DIRECT, Fault::None, driver, Way::Plain);
+    let clean = run_scenario(&direct(), Fault::None, driver, Way::Plain);
     assert_eq!(clean.code(), PASSED, "{:#?}", clean.outcomes);
     let even = &clean.outcomes[0];
     assert_eq!((&even["planned"], &even["expected"], &even["delivered"]), (&30.into(), &30.into(), &30.into()));
@@ -294,7 +294,7 @@ fn each_fault_of_direct_messages_is_counted_and_named(fault: Fault, driver: Driv
         Fault::Stray => ([0, 0, 0, 1], "got a message that is for receiver "),
         other => panic!("{other:?}"),
     };
-    expect_fault(&run_scenario(DIRECT, fault, driver, Way::Plain), counts, named);
+    expect_fault(&run_scenario(&direct(), fault, driver, Way::Plain), counts, named);
 }
 
 fn a_refused_message_is_no_loss(driver: DriverFile) {

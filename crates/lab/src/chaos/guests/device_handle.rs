@@ -2,15 +2,7 @@
 
 use super::super::expected_presence::ExpectedUser;
 use crate::lock::lock;
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Mutex, time::Instant};
 use tidings_client::http::HttpClient;
 
 /// The nodes with their keys, and the guests.
@@ -45,15 +37,15 @@ pub(super) struct DeviceHandle {
     pub(super) via: GuestProtocol,
     /// The node that the device connects to first.
     pub(super) home: usize,
-    wanted: AtomicBool,
-    home_requested: AtomicBool,
-    /// Whether the session lasts as long as its connection: over MIOP it is the leader's, and ends when the leader changes.
-    lasts: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    wanted: bool,
+    home_requested: bool,
+    /// Whether the session lasts as long as its connection: over MIOP it is the leader's, and ends when the leader changes.
+    lasts: bool,
     /// When the session began.
     bound: Option<Instant>,
     /// The device is connecting or disconnecting.
@@ -67,48 +59,37 @@ struct State {
 
 impl DeviceHandle {
     pub(super) fn new(user: &str, device: &'static str, via: GuestProtocol, home: usize) -> Self {
-        DeviceHandle {
-            user: user.to_owned(),
-            device,
-            via,
-            home,
-            wanted: AtomicBool::new(true),
-            home_requested: AtomicBool::new(false),
-            lasts: AtomicBool::new(true),
-            state: Mutex::default(),
-        }
+        let state = Mutex::new(State { wanted: true, lasts: true, ..State::default() });
+        DeviceHandle { user: user.to_owned(), device, via, home, state }
     }
 
     pub(super) fn set_wanted(&self, wanted: bool) {
-        // Under the lock, so that `is_settled` sees no device whose command has just changed as settled.
-        let _state = lock(&self.state);
-        self.wanted.store(wanted, Ordering::Relaxed);
+        lock(&self.state).wanted = wanted;
     }
 
     pub(super) fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
+        lock(&self.state).wanted
     }
 
     /// Sets whether another node may become leader in this step.
     pub(super) fn set_leader_may_change(&self, may_move: bool) {
-        self.lasts.store(!may_move || matches!(self.via, GuestProtocol::WebSocket), Ordering::Relaxed);
+        lock(&self.state).lasts = !may_move || matches!(self.via, GuestProtocol::WebSocket);
     }
 
     pub(super) fn request_home(&self) {
-        self.home_requested.store(true, Ordering::Relaxed);
+        lock(&self.state).home_requested = true;
     }
 
     /// Whether the device was told to return to its first node since the last call.
     pub(super) fn take_home_request(&self) -> bool {
-        self.home_requested.swap(false, Ordering::Relaxed)
+        std::mem::take(&mut lock(&self.state).home_requested)
     }
 
     /// Whether the device is connected if it is wanted, and disconnected if not.
     pub(super) fn is_settled(&self) -> bool {
         let state = lock(&self.state);
         // A device that has still to return to its first node may have to disconnect.
-        let is_called = self.home_requested.load(Ordering::Relaxed);
-        !state.is_busy && !is_called && state.bound.is_some() == self.is_wanted()
+        !state.is_busy && !state.home_requested && state.bound.is_some() == state.wanted
     }
 
     pub(super) fn receives_pushes(&self) -> bool {
@@ -118,7 +99,8 @@ impl DeviceHandle {
 
     /// When the session began, if it lasts as long as its connection.
     pub(super) fn bound_since(&self) -> Option<Instant> {
-        lock(&self.state).bound.filter(|_| self.lasts.load(Ordering::Relaxed))
+        let state = lock(&self.state);
+        state.bound.filter(|_| state.lasts)
     }
 
     pub(super) fn is_push_target(&self) -> bool {
@@ -159,10 +141,10 @@ impl DeviceHandle {
     pub(super) fn add_to(&self, user_state: &mut ExpectedUser) {
         let state = lock(&self.state);
         user_state.changes += state.changes;
-        user_state.changing |= state.is_busy || state.bound.is_some() != self.is_wanted();
+        user_state.changing |= state.is_busy || state.bound.is_some() != state.wanted;
         if let Some(since) = state.bound {
             user_state.devices.insert(self.device.to_owned());
-            if self.lasts.load(Ordering::Relaxed) {
+            if state.lasts {
                 user_state.since = Some(user_state.since.map_or(since, |other| other.min(since)));
             }
         }

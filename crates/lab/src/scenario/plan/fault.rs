@@ -36,9 +36,7 @@ pub(crate) enum Happening {
 impl Happening {
     pub(crate) fn name(self) -> String {
         match self {
-            Happening::Server(kind) => {
-                kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-            }
+            Happening::Server(kind) => kind.name(),
             Happening::GatewayKilled => "gateway-killed".to_owned(),
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     offline_push::{OfflineVia, fake_hook::HookMode},
     options,
     result::Threshold,
-    toml_file::Mistake,
+    toml_file::{Mistake, value},
     topology::broker::BrokerKind,
 };
 use fault::{Fault, Happening};
@@ -238,21 +238,17 @@ fn check_use(name: &str, population: &Population, used: &[&Worker]) -> Result<()
 
 fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     let file = written.get_ref();
-    let url = file.url.as_ref().map(|url| url.get_ref().clone());
-    let nodes = file.nodes.as_ref().map(|nodes| *nodes.get_ref());
+    let (url, nodes, descriptors) = (value(&file.url), value(&file.nodes), value(&file.descriptors));
     if let Some(nodes) = file.nodes.as_ref().filter(|nodes| !(2..=9).contains(nodes.get_ref())) {
         return Err(Mistake::at(nodes.span(), "a cluster has 2 to 9 nodes; without `nodes` there is one server"));
     }
-    let descriptors = file.descriptors.as_ref().map(|descriptors| *descriptors.get_ref());
-    if url.is_some() && (nodes.is_some() || descriptors.is_some() || !file.settings.is_empty()) {
+    let is_of_own = nodes.is_some() || descriptors.is_some() || !file.settings.is_empty();
+    if url.is_some() && is_of_own {
         return Err(Mistake::at(written.span(), "a server with `url` runs already: nothing else can be said about it"));
     }
-    if let Some(driver) = &file.driver
-        && (nodes.is_some() || descriptors.is_some() || !file.settings.is_empty())
-    {
+    if let Some(driver) = file.driver.as_ref().filter(|_| is_of_own) {
         return Err(Mistake::at(driver.span(), "the lab starts no server that others wrote: `driver` goes with `url`"));
     }
-    let gateways = file.gateways.as_ref().map_or(0, |gateways| *gateways.get_ref());
     if let (Some(gateways), true) = (&file.gateways, url.is_some() || nodes.is_some()) {
         return Err(Mistake::at(gateways.span(), "`gateways` are of one server of the lab's own"));
     }
@@ -278,42 +274,33 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
         let setting = parse(&format!("{}={text}", name.get_ref())).map_err(|why| Mistake::at(name.span(), why))?;
         settings.push(setting);
     }
-    let broker = file.broker.as_ref().map(|broker| *broker.get_ref());
-    if let Some(written) = &file.broker
-        && (url.is_some() || nodes.is_some() || descriptors.is_some() || !file.settings.is_empty())
-    {
-        return Err(Mistake::at(
-            written.span(),
-            "a `broker` is started as it comes: nothing but its `driver` can be said",
-        ));
+    if let Some(broker) = file.broker.as_ref().filter(|_| url.is_some() || is_of_own) {
+        let what = "a `broker` is started as it comes: nothing but its `driver` can be said";
+        return Err(Mistake::at(broker.span(), what));
     }
+    let broker = value(&file.broker);
     let usual = broker.map(|broker| DriverSource::Named(broker.driver().to_owned()));
     let driver = file.driver.as_ref().map(DriverSource::of).transpose()?.or(usual);
-    let offline_via = file.offline_via.as_ref().map(|via| *via.get_ref());
-    let hook = file.hook.as_ref().map(|hook| *hook.get_ref());
     let called = file.hook.as_ref().map(Spanned::span).or(file.events_fail.as_ref().map(Spanned::span));
     if let (Some(span), true) = (called, url.is_some() || driver.is_some() || nodes.is_some()) {
         return Err(Mistake::at(span, "the lab's hook and webhook are called by one server of the lab's own"));
     }
-    let (listeners, certificate) = (file.listeners.clone(), file.certificate.clone());
-    let events_fail = file.events_fail.as_ref().map(|share| *share.get_ref());
-    let core = file.core.as_ref().map(|core| *core.get_ref());
     Ok(Server {
         url,
         driver,
         broker,
         nodes,
-        measures_cost: file.measures_cost.as_ref().is_some_and(|measures| *measures.get_ref()),
-        offline_via,
-        hook,
-        events_fail,
+        measures_cost: value(&file.measures_cost).unwrap_or(false),
+        offline_via: value(&file.offline_via),
+        hook: value(&file.hook),
+        events_fail: value(&file.events_fail),
         descriptors,
-        core,
-        gateways,
+        core: value(&file.core),
+        gateways: value(&file.gateways).unwrap_or(0),
         // By the populations.
         tls: false,
-        listeners,
-        certificate,
+        listeners: file.listeners.clone(),
+        certificate: file.certificate.clone(),
         settings,
     })
 }

@@ -13,7 +13,7 @@ use crate::{
         file::{PhaseFile, WorkFile},
         values::{DeviceTask, RateFile, ShareOfMaxFile},
     },
-    toml_file::{Mistake, Time},
+    toml_file::{Mistake, Time, value},
 };
 use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;
@@ -75,6 +75,10 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
 /// Shares are written with few digits.
 const SHARES_ROUNDING: f64 = 0.001;
 
+fn time(written: &Option<Spanned<Time>>, usual: Duration) -> Duration {
+    value(written).map_or(usual, |time| time.0)
+}
+
 /// What the works of a phase are checked against.
 struct PhaseFrame<'a> {
     populations: &'a BTreeMap<String, Population>,
@@ -103,7 +107,7 @@ impl Phase {
         if let Some(other) = searches.next() {
             return Err(Mistake::at(other.span(), "one rate of a phase can be searched for, and here are two"));
         }
-        let duration = file.duration.as_ref().map(|duration| duration.get_ref().0);
+        let duration = value(&file.duration).map(|duration| duration.0);
         if let Some(duration) = &file.duration
             && duration.get_ref().0.is_zero()
         {
@@ -128,7 +132,7 @@ impl Phase {
                 ));
             }
             work.thresholds.extend(thresholds(&file.thresholds));
-            shares += written.get_ref().share.as_ref().map_or(0.0, |share| *share.get_ref());
+            shares += value(&written.get_ref().share).unwrap_or(0.0);
             works.push(work);
         }
         if shares > 0.0 && (shares - 1.0).abs() > SHARES_ROUNDING {
@@ -137,12 +141,7 @@ impl Phase {
                 format!("the shares of this phase add up to {shares}, not to 1"),
             ));
         }
-        Ok(Phase {
-            name,
-            warm_up: file.warm_up.as_ref().map_or(Duration::ZERO, |time| time.get_ref().0),
-            works,
-            search,
-        })
+        Ok(Phase { name, warm_up: time(&file.warm_up, Duration::ZERO), works, search })
     }
 }
 
@@ -183,10 +182,10 @@ impl PhaseFrame<'_> {
         };
         let batch = match &file.batch {
             Some(batch) if *batch.get_ref() == 0 => return Err(Mistake::at(batch.span(), "must be at least 1")),
-            batch => batch.as_ref().map_or(1, |batch| *batch.get_ref()),
+            batch => value(batch).unwrap_or(1),
         };
         let name = file.name.clone().unwrap_or_else(|| worker.name().to_owned());
-        let beside_bare_loop = file.beside_bare_loop.as_ref().is_some_and(|beside| *beside.get_ref());
+        let beside_bare_loop = value(&file.beside_bare_loop).unwrap_or(false);
         if let Some(beside) = file.beside_bare_loop.as_ref().filter(|_| beside_bare_loop)
             && !self.can_run_on_bare_loop(&worker, &load)
         {
@@ -197,7 +196,7 @@ impl PhaseFrame<'_> {
             file.lab_sustains.as_ref().map(|factor| self.lab_sustains(factor, &worker, &load)).transpose()?;
         let may_be_refused = file.may_be_refused.unwrap_or(true);
         let thresholds = thresholds(&file.thresholds);
-        let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
+        let around = time(&file.around, Duration::ZERO);
         Ok(Work { name, worker, load, batch, around, may_be_refused, beside_bare_loop, lab_sustains, thresholds })
     }
 
@@ -229,7 +228,6 @@ impl PhaseFrame<'_> {
 
     /// What devices do beside being pushed to.
     fn device_task(&self, file: &WorkFile, phase: &Spanned<String>) -> Result<Option<Load>, Mistake> {
-        let time = |value: &Option<Spanned<Time>>, usual| value.as_ref().map_or(usual, |time| time.get_ref().0);
         let Some(does) = &file.does else { return Ok(None) };
         Ok(Some(match (does.get_ref(), &file.rate) {
             (DeviceTask::Push, _) => return Ok(None),
@@ -267,7 +265,7 @@ impl PhaseFrame<'_> {
             if *rounds.get_ref() == 0 {
                 return Err(Mistake::at(rounds.span(), "must be at least 1"));
             }
-            let pause = file.pause.as_ref().map_or(PAUSE, |pause| pause.get_ref().0);
+            let pause = time(&file.pause, PAUSE);
             let at_least = match (file.until_end, self.lasts) {
                 (Some(true), None) => {
                     return Err(Mistake::at(phase.span(), "rounds with `until_end` need the `duration` of the phase"));
@@ -278,7 +276,7 @@ impl PhaseFrame<'_> {
             return Ok(Load::Rounds { rounds: *rounds.get_ref(), pause, at_least });
         }
         if let Some(replay) = &file.replay {
-            let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
+            let window = value(&file.window).unwrap_or(WINDOW).max(1);
             return match replay.get_ref() {
                 RateFile::Max => Ok(Load::Replay { speed: None, window }),
                 RateFile::Constant(speed) => {
@@ -311,8 +309,8 @@ impl PhaseFrame<'_> {
         let Some(lasts) = self.lasts else {
             return Err(Mistake::at(phase.span(), "a phase with a rate needs `duration`"));
         };
-        let window = file.window.as_ref().map_or(WINDOW, |window| (*window.get_ref()).max(1));
-        let around = file.around.as_ref().map_or(Duration::ZERO, |around| around.get_ref().0);
+        let window = value(&file.window).unwrap_or(WINDOW).max(1);
+        let around = time(&file.around, Duration::ZERO);
         if let Some(around) = &file.around
             && !matches!(rate.get_ref(), RateFile::Max | RateFile::ShareOfMax(_) | RateFile::Constant(_))
         {

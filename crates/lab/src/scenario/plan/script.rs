@@ -3,12 +3,11 @@
 use crate::{
     scenario::{
         lua,
-        script_file::{ExpectFile, ScriptFile, SendFile, StepFile},
-        values::{ThinkTime, Via},
+        script_file::{Action, ScriptFile, StepFile},
+        values::Via,
     },
     toml_file::Mistake,
 };
-use std::time::Duration;
 use toml::Spanned;
 
 /// What each session of a scripted client does.
@@ -35,30 +34,10 @@ pub(crate) struct Step {
     pub(crate) action: Action,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Action {
-    Bind,
-    Wait(ThinkTime),
-    Send {
-        file: SendFile,
-        within: Duration,
-    },
-    /// The app server pushes to the session's user.
-    Push {
-        body: String,
-    },
-    Expect(ExpectFile),
-    /// Acknowledges the pushes that have come.
-    Acknowledge,
-    Disconnect,
-}
-
 /// Each session is a thread.
 const SESSIONS_MAX: usize = 2_000;
 /// Steps with all repetitions.
 pub(crate) const STEPS_MAX: usize = 100_000;
-/// How long a scripted client waits for the answer to a send, unless it says so.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 impl Script {
     pub(crate) fn of(written: &Spanned<ScriptFile>) -> Result<Self, Mistake> {
@@ -93,7 +72,7 @@ impl Script {
         };
         let mut is_bound = false;
         for step in &steps {
-            let needs = !matches!(step.action, Action::Bind | Action::Wait(_) | Action::Push { .. });
+            let needs = !matches!(step.action, Action::Bind | Action::Wait(_) | Action::Push(_));
             if needs && !is_bound {
                 return Err(Mistake::at(first.span(), format!("{} comes while the client is not bound", step.name)));
             }
@@ -107,36 +86,23 @@ impl Script {
     }
 }
 
-/// A step's word and what it does; `None`: it is a repetition of others.
-pub(crate) fn action_of(step: StepFile) -> Option<(&'static str, Action)> {
-    Some(match step {
-        StepFile::Bind => ("bind", Action::Bind),
-        StepFile::Acknowledge => ("acknowledge", Action::Acknowledge),
-        StepFile::Disconnect => ("disconnect", Action::Disconnect),
-        StepFile::Wait(time) => ("wait", Action::Wait(time)),
-        StepFile::Send(file) => {
-            let within = file.within.map_or(ANSWER_WITHIN, |within| within.0);
-            ("send", Action::Send { file, within })
-        }
-        StepFile::Push(file) => ("push", Action::Push { body: file.body }),
-        StepFile::Expect(file) => ("expect", Action::Expect(file)),
-        StepFile::Repeat { .. } => return None,
-    })
-}
-
 /// Adds the steps with their repetitions.
 fn add_steps(written: &[Spanned<StepFile>], prefix: &str, steps: &mut Vec<Step>) -> Result<(), Mistake> {
     for (number, step) in written.iter().enumerate() {
-        if let StepFile::Repeat { times, steps: inner } = step.get_ref() {
-            for _ in 0..*times {
-                add_steps(inner, &format!("{prefix}{}.", number + 1), steps)?;
-                if steps.len() > STEPS_MAX {
-                    return Err(Mistake::at(step.span(), format!("there are more than {STEPS_MAX} steps")));
+        match step.get_ref() {
+            StepFile::Once(action) => {
+                let name = format!("step {prefix}{} ({})", number + 1, action.word());
+                steps.push(Step { name, action: action.clone() });
+            }
+            StepFile::Repeat { times, steps: inner } => {
+                for _ in 0..*times {
+                    add_steps(inner, &format!("{prefix}{}.", number + 1), steps)?;
+                    if steps.len() > STEPS_MAX {
+                        return Err(Mistake::at(step.span(), format!("there are more than {STEPS_MAX} steps")));
+                    }
                 }
             }
         }
-        let Some((word, action)) = action_of(step.get_ref().clone()) else { continue };
-        steps.push(Step { name: format!("step {prefix}{} ({word})", number + 1), action });
     }
     Ok(())
 }

@@ -1,16 +1,13 @@
 //! Connections that come and go: each binds when it is due, stays, and goes. They are devices, by their load clients.
 
-use super::{
-    Job, Surroundings, WorkResult,
-    devices::set::DeviceSet,
-    figures::{Figures, ServerUse},
-};
+use super::{Job, Surroundings, WorkResult, devices::set::DeviceSet, figures::Figures};
 use crate::{
     LabError,
     devices::{device_counts::DeviceCounts, worker_protocol::DeviceCommand},
     load_times::TimeFigures,
     process::{ServerProcesses, monotonic_ns},
     result::Check,
+    sampler::Sampler,
     scenario::{
         plan::{phase::Load, population::DeviceSpec},
         trouble::Trouble,
@@ -54,7 +51,7 @@ impl ConnectionWorker {
         let Load::Planned(profile) = job.load else {
             return Err(LabError::Usage("connections come at a rate that is planned".into()));
         };
-        let used = ServerUse::begin(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
+        let used = Sampler::start(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
         let visit = DeviceCommand::Visit {
             profile: profile.clone(),
             at_ns: monotonic_ns() + START_DELAY.as_nanos() as u64,
@@ -65,7 +62,7 @@ impl ConnectionWorker {
         // While the connections that stay are open.
         let trouble = self.trouble_of(&counts, &job.server);
         self.set.clients.run("disconnecting", &DeviceCommand::Disconnect)?;
-        let (samples, server_cpu_seconds, server_rss_bytes) = used.end();
+        let (samples, server_cpu_seconds, server_rss_bytes) = used.finish();
         let planned = profile.messages();
         let (refused, broken) = (sum(&counts.failures), sum(&counts.disconnects));
         let mut problems = counts.problems.clone();

@@ -6,7 +6,7 @@ use crate::{
     LabError,
     delivery_ledger::Audience,
     driver::{Driver, DriverClient, DriverClients, DriverTarget},
-    process,
+    process::{self, ServerProcesses},
     scenario::plan::population::{Members, Population},
     worker_protocol::{LoadModel, Outcome},
 };
@@ -31,6 +31,7 @@ struct Command {
     title: String,
     model: LoadModel,
     body_bytes: usize,
+    server: ServerProcesses,
 }
 
 impl DrivenWorker {
@@ -67,8 +68,8 @@ impl DrivenWorker {
             }
             loop {
                 let done = match inbox.try_recv() {
-                    Ok(Command { title, model, body_bytes }) => {
-                        let outcome = client.run(&title, &model, body_bytes);
+                    Ok(Command { title, model, body_bytes, server }) => {
+                        let outcome = client.run(&title, &model, body_bytes, server);
                         tell.send(outcome.map(Box::new)).map_err(|_| ())
                     }
                     Err(TryRecvError::Disconnected) => Err(()),
@@ -95,20 +96,13 @@ impl DrivenWorker {
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
         let model = messages::model_of(job.load);
-        let command = Command { title: job.title.clone(), model, body_bytes: self.body_bytes };
-        let cpu_before = job.server.cpu_seconds();
+        let (title, server) = (job.title.clone(), job.server.clone());
+        let command = Command { title, model, body_bytes: self.body_bytes, server };
         if let Some(jobs) = &self.jobs {
             // A thread that has ended tells why.
             let _ = jobs.send(command);
         }
-        let outcome = self.result()?;
-        let outcome = Outcome {
-            lag_max_ms: self.lag_max.as_secs_f64() * 1e3,
-            // Of a server that runs already, nothing is known.
-            server_cpu_seconds: job.server.cpu_seconds().zip(cpu_before).map(|(now, before)| now - before),
-            server_rss_bytes: job.server.resident_bytes(),
-            ..outcome
-        };
+        let outcome = Outcome { lag_max_ms: self.lag_max.as_secs_f64() * 1e3, ..self.result()? };
         Ok(WorkResult { trouble: messages::trouble_of(&outcome, false), measured: outcome.measured(&job.title) })
     }
 }

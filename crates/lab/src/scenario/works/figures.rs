@@ -4,12 +4,12 @@ use crate::{
     live::{LiveBlock, LiveCounts},
     load_times::{LoadTimes, TimeFigures},
     problems::Problems,
-    process::{self, ServerProcesses},
+    process,
     result::{Check, Layout, Measurement},
-    sampler::{Sampler, Samples, Watched},
+    sampler::Samples,
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 /// What a worker has counted and measured; times are nanoseconds of the monotonic clock.
 #[derive(Debug)]
@@ -136,24 +136,3 @@ const LAYOUT: Layout = Layout {
     ],
     percentiles: &[("done", "latency"), ("client late", "lateness")],
 };
-
-/// What the server used while a worker worked.
-pub(super) struct ServerUse {
-    sampler: Sampler,
-    server: ServerProcesses,
-    cpu_before: Option<f64>,
-}
-
-impl ServerUse {
-    /// `lab_pids`: load clients beside this process.
-    pub(super) fn begin(server: ServerProcesses, metrics_address: Option<SocketAddr>, lab_pids: Vec<u32>) -> Self {
-        let watched = Watched { server: server.clone(), metrics_address, lab_pids };
-        ServerUse { sampler: Sampler::start(watched), cpu_before: server.cpu_seconds(), server }
-    }
-
-    /// The samples, the server's CPU time and its memory.
-    pub(super) fn end(self) -> (Samples, Option<f64>, Option<u64>) {
-        let cpu_seconds = self.server.cpu_seconds().zip(self.cpu_before).map(|(now, before)| now - before);
-        (self.sampler.finish(), cpu_seconds, self.server.resident_bytes())
-    }
-}

@@ -4,10 +4,7 @@
 mod lua_script;
 mod script_session;
 
-use super::{
-    Job, Surroundings, WorkResult,
-    figures::{Recorder, ServerUse},
-};
+use super::{Job, Surroundings, WorkResult, figures::Recorder};
 use crate::{
     LabError,
     client_engine::{device::DeviceProtocol, session::user_token},
@@ -16,9 +13,10 @@ use crate::{
     lock::lock,
     process,
     process::monotonic_ns,
+    sampler::Sampler,
     scenario::{
-        plan::script::{Action, Script, Step, Steps},
-        script_file::{ExpectFile, Recipient},
+        plan::script::{Script, Step, Steps},
+        script_file::{Action, ExpectFile, Recipient, SendFile},
         trouble::Trouble,
     },
     setup,
@@ -37,6 +35,8 @@ use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
 
 /// A push of a script outlives the script, and not much else.
 const PUSH_TTL_S: u64 = 3600;
+/// How long a scripted client waits for the answer to a send, unless it says so.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a thread sleeps at most while no session is open, so that Ctrl-C ends it soon.
 const SLEEP: Duration = Duration::from_millis(50);
 
@@ -86,7 +86,7 @@ impl ScriptedWorker {
     }
 
     pub(crate) fn run(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let used = ServerUse::begin(job.server.clone(), Some(self.http_address), Vec::new());
+        let used = Sampler::start(job.server.clone(), Some(self.http_address), Vec::new());
         let live = LiveBlock::begin(&job.title, WorkLength::Unknown);
         let recorder = Mutex::new(Recorder::new(live, monotonic_ns(), self.lag_max));
         std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ impl ScriptedWorker {
         });
         let mut recorder = recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut figures = recorder.figures(&job.title);
-        (figures.samples, figures.server_cpu_seconds, figures.server_rss_bytes) = used.end();
+        (figures.samples, figures.server_cpu_seconds, figures.server_rss_bytes) = used.finish();
         let trouble = figures.problems.first().cloned().map(Trouble::Balance);
         // Sessions answer to their own clocks: that one begins late is nothing that is measured.
         figures.lag_max_ms = f64::INFINITY;
@@ -177,7 +177,7 @@ impl Player<'_> {
         let now_ns = monotonic_ns();
         let mut recorder = lock(recorder);
         recorder.begun(began_ns, began_ns, 0);
-        if result.is_ok() && matches!(step.action, Action::Bind | Action::Send { .. } | Action::Expect(_)) {
+        if result.is_ok() && matches!(step.action, Action::Bind | Action::Send(_) | Action::Expect(_)) {
             recorder.done(began_ns, now_ns);
         }
         result.map_err(|why| format!("{}: {why}", step.name))
@@ -191,8 +191,8 @@ impl Player<'_> {
                 let drawn = self.random.random_range(least..=most);
                 self.wait(Duration::from_nanos(drawn))?;
             }
-            Action::Send { file, within } => self.send(file.to, &file.body, *within)?,
-            Action::Push { body } => self.push(body)?,
+            Action::Send(file) => self.send(file)?,
+            Action::Push(file) => self.push(&file.body)?,
             Action::Expect(expected) => return self.expect(expected),
             Action::Acknowledge => {
                 let pushes = std::mem::take(&mut self.unacknowledged);
@@ -250,7 +250,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn send(&mut self, to: Recipient, body: &str, within: Duration) -> Result<(), Fault> {
+    fn send(&mut self, SendFile { to, body, within }: &SendFile) -> Result<(), Fault> {
+        let within = within.map_or(ANSWER_WITHIN, |within| within.0);
         self.sends += 1;
         let reference = self.sends;
         let id = format!("{}-{}-{reference}", self.worker.tag, self.number);

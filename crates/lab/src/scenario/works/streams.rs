@@ -7,7 +7,7 @@ mod load_loop;
 mod session;
 mod texts;
 
-use super::{Job, Surroundings, WorkResult, figures::ServerUse};
+use super::{Job, Surroundings, WorkResult};
 use crate::{
     LabError,
     latency::Percentiles,
@@ -15,7 +15,7 @@ use crate::{
     problems::Problems,
     process,
     result::{Layout, Measurement},
-    sampler::Samples,
+    sampler::{Sampler, Samples},
     scenario::{
         plan::{phase::Load, population::Streams},
         trouble::Trouble,
@@ -66,10 +66,10 @@ impl StreamWorker {
         let StreamWorker { load, http, metrics_address, lag_max } = self;
         let client_cpu = || process::cpu_seconds(std::process::id());
         let (cpu_before, started) = (client_cpu(), std::time::Instant::now());
-        let used = ServerUse::begin(job.server.clone(), Some(*metrics_address), Vec::new());
+        let used = Sampler::start(job.server.clone(), Some(*metrics_address), Vec::new());
         load.write_chunks(&job.title, profile.messages() as usize, profile.first())?;
         let (seconds, client_cpu_seconds) = (started.elapsed().as_secs_f64(), client_cpu() - cpu_before);
-        let (samples, server_cpu_seconds, server_rss_bytes) = used.end();
+        let (samples, server_cpu_seconds, server_rss_bytes) = used.finish();
         load.end()?;
         let stored_whole = stored_whole(http, load)?;
         let outcome = StreamsOutcome {

@@ -7,7 +7,7 @@ mod failover;
 pub(crate) mod figures;
 pub(crate) mod set;
 
-use super::{Job, Surroundings, WorkResult, figures::ServerUse};
+use super::{Job, Surroundings, WorkResult};
 use crate::{
     LabError,
     devices::{
@@ -21,6 +21,7 @@ use crate::{
     process::{ServerProcesses, monotonic_ns},
     rate_profile::PlannedTimes,
     result::{Measurement, RunResult, Verdict, filled},
+    sampler::Sampler,
     scenario::{
         plan::{phase::Load, population::DeviceSpec},
         trouble::Trouble,
@@ -126,9 +127,9 @@ impl DeviceWorker {
     /// Runs a command that binds devices, and measures it.
     fn ramp_up(&mut self, job: &Job<'_>, command: &DeviceCommand) -> Result<WorkResult, LabError> {
         let clients_cpu = self.set.clients.cpu_seconds();
-        let used = ServerUse::begin(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
+        let used = Sampler::start(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
         let counts = self.set.clients.run(&job.title, command)?;
-        let (samples, server_cpu_seconds, _) = used.end();
+        let (samples, server_cpu_seconds, _) = used.finish();
         let client_cpu_seconds = self.set.clients.cpu_seconds() - clients_cpu;
         let agents = self.set.clients.agents();
         let ramp_up = RampUp { counts, samples, server_cpu_seconds, client_cpu_seconds, agents };
@@ -138,7 +139,7 @@ impl DeviceWorker {
     /// Holds the connections with heartbeats for so long, then waits until the last heartbeat is answered.
     fn stay(&mut self, job: &Job<'_>, lasts: Duration) -> Result<WorkResult, LabError> {
         std::thread::sleep(REST_BEFORE_HOLD.min(lasts));
-        let used = ServerUse::begin(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
+        let used = Sampler::start(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
         let clients = self.set.clients.cpu_seconds();
         let bound = self.set.clients.count()?.live;
         let live = LiveBlock::begin(&job.title, WorkLength::Time(lasts));
@@ -154,7 +155,7 @@ impl DeviceWorker {
         drop(live);
         let held = self.set.settle()?;
         let after = self.set.memory(&job.server);
-        let (samples, server_cpu_seconds, _) = used.end();
+        let (samples, server_cpu_seconds, _) = used.finish();
         let figures = json!({
             "latency": held.heartbeat.percentiles(), "answers": held.heartbeats_answered, "seconds": lasts.as_secs_f64(),
             "client_cpu_seconds": self.set.clients.cpu_seconds() - clients, "samples": samples,
@@ -170,7 +171,7 @@ impl DeviceWorker {
     }
 
     fn push(&mut self, job: &Job<'_>) -> Result<WorkResult, LabError> {
-        let used = ServerUse::begin(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
+        let used = Sampler::start(job.server.clone(), Some(self.set.http_address()), self.set.clients.pids());
         let clients = self.set.clients.cpu_seconds();
         let (start, start_ns) = (Instant::now(), monotonic_ns());
         let live = LiveBlock::begin(&job.title, WorkLength::Unknown);
@@ -207,7 +208,7 @@ impl DeviceWorker {
         drop(live);
         let seconds = start.elapsed().as_secs_f64();
         let end = self.settle()?;
-        let (samples, server_cpu_seconds, server_rss_bytes) = used.end();
+        let (samples, server_cpu_seconds, server_rss_bytes) = used.finish();
         let rounds = &self.pushes[first..];
         let device_ms = end.push.percentiles();
         let figures = json!({

@@ -7,7 +7,7 @@ use crate::{
     interrupt,
     scenario::{
         lua::first_line,
-        plan::script::{STEPS_MAX, Step, action_of},
+        plan::script::{STEPS_MAX, Step},
         script_file::StepFile,
     },
 };
@@ -84,15 +84,15 @@ impl LuaScript {
         let step: serde_json::Value =
             self.lua.from_value(step).map_err(|error| format!("line {line}: {}", first_line(&error)))?;
         let step = StepFile::deserialize(step).map_err(|error| format!("line {line}: {error}"))?;
-        let (word, action) = action_of(step).ok_or_else(|| format!("line {line}: a loop is Lua's own"))?;
-        Ok(Some(Step { name: format!("line {line} ({word})"), action }))
+        let StepFile::Once(action) = step else { return Err(format!("line {line}: a loop is Lua's own")) };
+        Ok(Some(Step { name: format!("line {line} ({})", action.word()), action }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::plan::script::Action;
+    use crate::scenario::script_file::Action;
 
     fn names(program: &str, answers: &[&str]) -> Result<Vec<String>, String> {
         let mut script = LuaScript::new(program, 3, 7)?;
@@ -131,7 +131,7 @@ mod tests {
         let mut script = LuaScript::new(program, 3, 7).unwrap();
         script.next(None).unwrap();
         script.next(None).unwrap();
-        let Some(Step { action: Action::Send { file, .. }, .. }) = script.next(Some("hi".into())).unwrap() else {
+        let Some(Step { action: Action::Send(file), .. }) = script.next(Some("hi".into())).unwrap() else {
             panic!("no send")
         };
         assert_eq!(file.body, "hi3");
