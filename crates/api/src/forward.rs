@@ -2,9 +2,14 @@
 //! node that takes them, and frames for an event stream to the node that has it. The response is passed on unchanged.
 //!
 //! A request is forwarded once only: a node that gets a forwarded request and does not lead (any more) refuses it. Bodies are streamed
-//! in both directions, not held.
+//! in both directions, not held. What is asked of popups most goes by [`pipelines`] instead, and is held, as it is short.
 
-use crate::{Api, auth::NodeTokenSigner, routes::STREAM_PATHS};
+use crate::{
+    Api,
+    auth::NodeTokenSigner,
+    pipelines::{self, Operation, Pipelines, Unanswered},
+    routes::STREAM_PATHS,
+};
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header},
@@ -41,6 +46,9 @@ const OWN_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_CONNECTIONS_MAX: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_AFTER_MS: u64 = 1_000;
+const MAYBE_EXECUTED: &str = "the leader did not answer; the request may have been executed or not";
+/// How often a request is sent in all, if each connection ends before the request is written: a leader stops, and another follows it.
+const SENDS_MAX: usize = 3;
 /// Headers that concern one connection only (RFC 9110, 7.6.1), or that the client sets anew for the next.
 const HOP_BY_HOP: [HeaderName; 10] = [
     header::CONNECTION,
@@ -58,6 +66,7 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 /// The client for other nodes' HTTP APIs.
 pub struct Forwarder {
     client: reqwest::Client,
+    pipelines: Pipelines,
     node: HeaderValue,
     in_flight: Arc<Semaphore>,
 }
@@ -105,7 +114,36 @@ impl Forwarder {
             .tcp_nodelay(true)
             .build();
         let client = client.inspect_err(|error| tracing::error!(%error, "nothing can be forwarded to other nodes"));
-        Some(Forwarder { client: client.ok()?, node, in_flight: Arc::new(Semaphore::new(FORWARDED_MAX)) })
+        let (pipelines, in_flight) = (Pipelines::default(), Arc::new(Semaphore::new(FORWARDED_MAX)));
+        Some(Forwarder { client: client.ok()?, pipelines, node, in_flight })
+    }
+
+    /// Has the leader of popups answer a request, by a pipeline. `None`: pipelines do not take it, and the library forwards it.
+    async fn ask_for_popups(
+        &self,
+        nodes: &ClusterNodes,
+        metrics: &Metrics,
+        request: &pipelines::Request<'_>,
+    ) -> Result<Option<pipelines::response::Response>, Refusal> {
+        for _ in 0..SENDS_MAX {
+            let leader = find_leader(nodes, Function::Popups)?;
+            let permit = self.permit()?;
+            let answered = match self.pipelines.send(&leader, (&FORWARDED, &self.node), request, permit) {
+                Ok(response) => {
+                    metrics.cluster.forwarded.inc();
+                    response.await.unwrap_or(Err(Unanswered::Lost))
+                }
+                Err(why) => Err(why),
+            };
+            match answered {
+                Ok(response) => return Ok(Some(response)),
+                Err(Unanswered::NotTaken) => return Ok(None),
+                Err(Unanswered::NotSent) => {}
+                Err(Unanswered::Unreachable) => break,
+                Err(Unanswered::Lost) => return Err(no_leader(MAYBE_EXECUTED)),
+            }
+        }
+        Err(no_leader("the leader cannot be reached; the request was not executed"))
     }
 
     fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
@@ -117,7 +155,10 @@ impl Forwarder {
 }
 
 /// Sends the requests of this node, and of its sessions, to leaders, over HTTP.
-struct HttpLeaderClient {
+struct HttpLeaderClient(Arc<NodeClient>);
+
+/// What the requests of a node need.
+struct NodeClient {
     forwarder: Arc<Forwarder>,
     nodes: Arc<ClusterNodes>,
     metrics: Arc<Metrics>,
@@ -129,6 +170,8 @@ struct HttpLeaderClient {
 /// A request of this node as HTTP has it.
 struct HttpRequest {
     function: Function,
+    /// Set: pipelines take it, unless it is too long.
+    operation: Option<Operation>,
     /// On whose behalf; `None`: on this node's own.
     user: Option<String>,
     method: Method,
@@ -139,6 +182,11 @@ struct HttpRequest {
 impl HttpRequest {
     fn of(request: LeaderRequest) -> serde_json::Result<HttpRequest> {
         let id = |id: &str| percent_encoding::utf8_percent_encode(id, percent_encoding::NON_ALPHANUMERIC).to_string();
+        let operation = match &request {
+            LeaderRequest::DecidePopup { .. } => Some(Operation::Decide),
+            LeaderRequest::ReportPopupEvents { .. } => Some(Operation::Report),
+            _ => None,
+        };
         let (function, user, method, path, body) = match request {
             LeaderRequest::DecidePopup { user, question } => {
                 (Function::Popups, Some(user), Method::POST, "/v1/popups/decide".into(), question)
@@ -158,13 +206,33 @@ impl HttpRequest {
                 (Function::Push, None, Method::DELETE, path, Vec::new())
             }
         };
-        Ok(HttpRequest { function, user, method, path, body })
+        Ok(HttpRequest { function, operation, user, method, path, body })
     }
 }
 
-impl HttpLeaderClient {
+impl NodeClient {
     /// Sends a request and reads its response.
-    async fn answer(request: reqwest::RequestBuilder) -> reqwest::Result<LeaderResponse> {
+    async fn answer(&self, request: HttpRequest) -> Result<LeaderResponse, Refusal> {
+        let token = self.tokens.sign(request.user.as_deref()).map_err(|error| crate::internal(&error))?;
+        if let Some(operation) = request.operation {
+            let (credential, body) = (format!("Bearer {token}"), request.body.as_slice());
+            let request = pipelines::Request { operation, credential: credential.as_bytes(), body };
+            if let Some(mut response) = self.forwarder.ask_for_popups(&self.nodes, &self.metrics, &request).await? {
+                let retry_after_ms = response.retry_after_s.map(|seconds| seconds * 1_000);
+                let body = response.bytes.split_off(response.body);
+                return Ok(LeaderResponse { status: response.status, retry_after_ms, body });
+            }
+        }
+        let HttpRequest { function, method, path, body, .. } = request;
+        let leader = find_leader(&self.nodes, function)?;
+        let _permit = self.forwarder.permit()?;
+        self.metrics.cluster.forwarded.inc();
+        let request = self.forwarder.client.request(method, url(&leader, &path)).bearer_auth(token);
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
+        Self::exchange(request.header(FORWARDED, &self.forwarder.node)).await.map_err(not_answered)
+    }
+
+    async fn exchange(request: reqwest::RequestBuilder) -> reqwest::Result<LeaderResponse> {
         let answer = request.timeout(OWN_ANSWER_TIMEOUT).send().await?;
         let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after_ms = retry_after.and_then(|seconds| seconds.parse::<u64>().ok()).map(|seconds| seconds * 1_000);
@@ -175,21 +243,14 @@ impl HttpLeaderClient {
 
 impl LeaderClient for HttpLeaderClient {
     fn send(&self, request: LeaderRequest) -> Result<PendingResponse, Refusal> {
-        let HttpRequest { function, user, method, path, body } =
-            HttpRequest::of(request).map_err(|error| crate::internal(&error))?;
-        let leader = find_leader(&self.nodes, function)?;
-        let permit = self.forwarder.permit()?;
-        self.metrics.cluster.forwarded.inc();
-        let token = self.tokens.sign(user.as_deref()).map_err(|error| crate::internal(&error))?;
-        let request = self.forwarder.client.request(method, url(&leader, &path)).bearer_auth(token);
-        let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-        let request = request.header(FORWARDED, &self.forwarder.node);
+        let request = HttpRequest::of(request).map_err(|error| crate::internal(&error))?;
+        // Refused before a task is made for it.
+        find_leader(&self.0.nodes, request.function)?;
         let (respond, response) = oneshot::channel();
-        self.runtime.spawn(async move {
-            let answer = Self::answer(request).await.map_err(not_answered);
-            drop(permit);
+        let client = self.0.clone();
+        self.0.runtime.spawn(async move {
             // Who asked may have given up.
-            let _ = respond.send(answer);
+            let _ = respond.send(client.answer(request).await);
         });
         Ok(response)
     }
@@ -201,8 +262,8 @@ impl Api {
     pub fn connect_to_leaders(&self, tokens: NodeTokenSigner) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
         let (nodes, metrics, runtime) = (cluster.nodes.clone(), self.engine.metrics.clone(), Handle::current());
-        let client = HttpLeaderClient { forwarder, nodes, metrics, tokens, runtime };
-        self.engine.set_leader_client(Arc::new(client));
+        let client = NodeClient { forwarder, nodes, metrics, tokens, runtime };
+        self.engine.set_leader_client(Arc::new(HttpLeaderClient(Arc::new(client))));
     }
 
     /// Whether requests that need this function are forwarded, before their bodies are read.
@@ -243,10 +304,20 @@ impl Api {
         request: Request<reqwest::Body>,
     ) -> Result<Response<Body>, Refusal> {
         if request.headers().contains_key(FORWARDED) {
-            return Err(no_leader("this node does not lead; another will soon"));
+            return Err(does_not_lead());
         }
-        let cluster = self.engine.cluster.as_ref().ok_or_else(|| no_leader("this node cannot ask others"))?;
+        let cluster = self.engine.cluster.as_ref().ok_or_else(cannot_ask)?;
         self.forward_to(&find_leader(&cluster.nodes, function)?, request).await
+    }
+
+    /// Has the leader of popups answer a request. `None`: the library forwards it.
+    pub(crate) async fn ask_for_popups(
+        &self,
+        request: &pipelines::Request<'_>,
+    ) -> Result<Option<pipelines::response::Response>, Refusal> {
+        let parts = self.engine.cluster.as_ref().zip(self.forwarder.as_deref());
+        let (cluster, forwarder) = parts.ok_or_else(cannot_ask)?;
+        forwarder.ask_for_popups(&cluster.nodes, &self.engine.metrics, request).await
     }
 
     /// Forwards a request to another node and returns its response.
@@ -255,7 +326,7 @@ impl Api {
         node: &NodeInfo,
         request: Request<reqwest::Body>,
     ) -> Result<Response<Body>, Refusal> {
-        let forwarder = self.forwarder.as_deref().ok_or_else(|| no_leader("this node cannot ask others"))?;
+        let forwarder = self.forwarder.as_deref().ok_or_else(cannot_ask)?;
         let (parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut headers = parts.headers;
@@ -289,11 +360,20 @@ fn find_leader(nodes: &ClusterNodes, function: Function) -> Result<NodeInfo, Ref
 
 fn not_answered(error: reqwest::Error) -> Refusal {
     tracing::debug!(error = %error.without_url(), "the leader did not answer");
-    no_leader("the leader did not answer; the request may have been executed or not")
+    no_leader(MAYBE_EXECUTED)
 }
 
 fn url(leader: &NodeInfo, path: &str) -> String {
     format!("{}{path}", leader.address.trim_end_matches('/'))
+}
+
+fn cannot_ask() -> Refusal {
+    no_leader("this node cannot ask others")
+}
+
+/// The refusal of a request that another node has forwarded to this one.
+pub(crate) fn does_not_lead() -> Refusal {
+    no_leader("this node does not lead; another will soon")
 }
 
 fn no_leader(why: &str) -> Refusal {

@@ -15,7 +15,7 @@
 //! [`request_service`] (one request), `bodies` (request bodies within a memory budget), `bulk_turns` (large ones beside short ones), [`cors`] (which origins may call from a browser),
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
-//! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `fast_path`
+//! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `pipelines` (what is forwarded most, many at once on a connection), `fast_path`
 //! (what is asked most, without router and HTTP library), [`InternalRequests`] (requests without a connection), `audit` (who changed what), `page_files` (the pages that are compiled in), [`chat_page`]
 //! (the page at `/` in development mode), `console` (the page at `/console`).
 
@@ -42,6 +42,7 @@ pub mod metrics;
 mod page_files;
 mod page_stream;
 mod parse_error_responses;
+mod pipelines;
 pub mod problem;
 pub mod request_service;
 pub mod routes;
@@ -346,16 +347,16 @@ impl Api {
         Ok(identity.caller())
     }
 
-    /// Checks the credential of a request that another node answers, which checks what the caller may do.
+    /// The caller of a request that another node answers, which checks what the caller may do.
     ///
     /// # Errors
     /// As [`Api::authenticate`], but for `forbidden`.
     pub(crate) fn check_credential(
         &self,
-        headers: &HeaderMap,
+        credential: Option<&[u8]>,
         activity: Option<&ConnectionActivity>,
-    ) -> Result<(), Refusal> {
-        self.identify(credential_of(headers), activity).map(drop)
+    ) -> Result<Actor, Refusal> {
+        self.identify(credential, activity).map(|identity| identity.caller().actor)
     }
 
     /// The API key with which an operation of keys is called, if it allows that.

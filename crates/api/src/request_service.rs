@@ -179,7 +179,7 @@ impl RequestService {
         // Forwarding is rare, and its state is large: boxed, it is not a part of the state of every request.
         if let Some(function) = self.api.is_for_another_node(path) {
             // Failed authentications are counted here: to the leader they would all come from this node.
-            if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
+            if let Err(refusal) = self.api.check_credential(credential, self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward(function, request.map(reqwest::Body::wrap))).await {
@@ -195,7 +195,7 @@ impl RequestService {
         }
         // A look-up that fails here fails in the router too, which says why.
         if let Ok(Some(node)) = self.api.stream_node(path, request.headers()).await {
-            if let Err(refusal) = self.api.check_credential(request.headers(), self.activity.as_ref()) {
+            if let Err(refusal) = self.api.check_credential(credential, self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
             return match Box::pin(self.api.forward_to(&node, request.map(reqwest::Body::wrap))).await {

@@ -1,26 +1,22 @@
 //! Recognises the requests of the fast path in the bytes of a connection, and gives up all others.
 
-use crate::websocket_upgrade::is_key;
+use crate::{
+    forward::FORWARDED,
+    pipelines::{Operation, REQUEST_BYTES_MAX},
+    websocket_upgrade::is_key,
+};
 use httparse::Header;
 use std::ops::Range;
 use tungstenite::handshake::derive_accept_key;
 
 /// The request lines that are served here.
 const REQUEST_LINES: [(&[u8], Line); 3] = [
-    (b"POST /v1/popups/decide HTTP/1.1\r\n", Line::Popup(Operation::Decide)),
-    (b"POST /v1/popup-events HTTP/1.1\r\n", Line::Popup(Operation::Report)),
+    (Operation::Decide.request_line(), Line::Popup(Operation::Decide)),
+    (Operation::Report.request_line(), Line::Popup(Operation::Report)),
     (b"GET /v1/connect HTTP/1.1\r\n", Line::Upgrade),
 ];
 /// The most headers of a request. A request with more goes to the library.
 const HEADERS_MAX: usize = 32;
-/// The longest request with its head, in bytes. A longer one goes to the library.
-pub(super) const REQUEST_BYTES_MAX: usize = 32 * 1024;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operation {
-    Decide,
-    Report,
-}
 
 /// What a request line asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +48,8 @@ pub(super) struct PopupRequest {
     pub(super) credential: Option<Range<usize>>,
     /// Whether it has an `Origin` header.
     pub(super) has_origin: bool,
+    /// Whether another node sends it.
+    pub(super) is_forwarded: bool,
 }
 
 /// A handshake that RFC 6455, 4.2.1 allows, without a credential.
@@ -73,21 +71,22 @@ pub(super) fn next(read: &[u8]) -> Next {
     if read.len() < line.len() {
         return Next::Incomplete;
     }
-    if read.len() > REQUEST_BYTES_MAX {
-        return Next::Other;
-    }
+    // What is behind the longest request is part of a later one.
+    let is_all = read.len() <= REQUEST_BYTES_MAX;
+    let read = &read[..read.len().min(REQUEST_BYTES_MAX)];
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let body = match request.parse(read) {
         Ok(httparse::Status::Complete(body)) => body,
-        Ok(httparse::Status::Partial) => return Next::Incomplete,
-        Err(_) => return Next::Other,
+        Ok(httparse::Status::Partial) if is_all => return Next::Incomplete,
+        Ok(httparse::Status::Partial) | Err(_) => return Next::Other,
     };
     let operation = match asked {
         Line::Popup(operation) => operation,
         Line::Upgrade => return upgrade(request.headers, body).map_or(Next::Other, Next::Upgrade),
     };
-    let (mut length, mut credential, mut has_origin, mut hosts) = (None, None, false, 0);
+    let (mut length, mut credential, mut hosts) = (None, None, 0);
+    let (mut has_origin, mut is_forwarded) = (false, false);
     for header in request.headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
@@ -113,6 +112,8 @@ pub(super) fn next(read: &[u8]) -> Next {
             has_origin = true;
         } else if is("host") {
             hosts += 1;
+        } else if is(FORWARDED.as_str()) {
+            is_forwarded = true;
         } else if is("transfer-encoding") || is("content-encoding") || is("expect") || is("upgrade") {
             return Next::Other;
         }
@@ -127,7 +128,7 @@ pub(super) fn next(read: &[u8]) -> Next {
     if read.len() < end {
         return Next::Incomplete;
     }
-    Next::Request(PopupRequest { operation, body: body..end, credential, has_origin })
+    Next::Request(PopupRequest { operation, body: body..end, credential, has_origin, is_forwarded })
 }
 
 /// The handshake of these headers, which end at `length`. `None`: the library knows what to answer.
@@ -195,6 +196,37 @@ mod tests {
                 assert_eq!((found.operation, &read[found.body]), (operation, &b"{}"[..]));
                 assert_eq!(found.credential.map(|credential| &read[credential]), Some(&b"Bearer k"[..]));
             }
+        }
+    }
+
+    #[test]
+    fn the_longest_request_is_complete_whatever_follows_it() {
+        let line = Operation::Report.request_line();
+        for (more, behind, is_taken) in [(0, 0, true), (0, 40_000, true), (1, 0, false), (1, 40_000, false)] {
+            let head =
+                |length: usize| [line, format!("Host: x\r\nContent-Length: {length}\r\n\r\n").as_bytes()].concat();
+            let length = REQUEST_BYTES_MAX - head(10_000).len() + more;
+            let mut read = head(length);
+            read.resize(read.len() + length + behind, b'x');
+            assert_eq!(matches!(next(&read), Next::Request(_)), is_taken, "{more} {behind}");
+            assert_eq!(next(&read) == Next::Other, !is_taken);
+        }
+        // A head of which no end can be seen.
+        let mut read = [line, b"Host: "].concat();
+        read.resize(REQUEST_BYTES_MAX, b'x');
+        assert_eq!(next(&read), Next::Incomplete);
+        read.push(b'x');
+        assert_eq!(next(&read), Next::Other);
+    }
+
+    #[test]
+    fn requests_of_other_nodes_are_told_from_those_of_clients() {
+        for (header, is_forwarded) in
+            [("", false), ("Tidings-Forwarded: b\r\n", true), ("tidings-forwarded:\r\n", true)]
+        {
+            let text = format!("POST /v1/popups/decide HTTP/1.1\r\nHost: x\r\n{header}Content-Length: 0\r\n\r\n");
+            let Next::Request(found) = next(text.as_bytes()) else { panic!("{header}") };
+            assert_eq!(found.is_forwarded, is_forwarded, "{header}");
         }
     }
 

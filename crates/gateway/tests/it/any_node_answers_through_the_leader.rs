@@ -19,7 +19,7 @@ use tidings_protocol::{
 use tidings_testkit::{LocalBus, MemoryStore};
 
 /// Two nodes, of which the first leads and the second knows its address; users `ann` and `ben`.
-fn nodes() -> [Server; 2] {
+pub(crate) fn nodes() -> [Server; 2] {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let first = Server::node("a", &store, &bus);
     until("the first leads", || first.engine.popups.settings().is_ok() && first.engine.push.settle().is_ok());
@@ -32,7 +32,7 @@ fn nodes() -> [Server; 2] {
 }
 
 #[track_caller]
-fn ask(http: &mut HttpClient, method: &str, path: &str, body: Value, status: u16) -> Value {
+pub(crate) fn ask(http: &mut HttpClient, method: &str, path: &str, body: Value, status: u16) -> Value {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let answer = answered(|| http.exchange(method, path, &body).unwrap());
     assert_eq!(answer.status, status, "{}", String::from_utf8_lossy(&answer.body));

@@ -33,6 +33,7 @@ mod nodes_share_one_order;
 #[path = "support/offline_push_app.rs"]
 mod offline_push_app;
 mod one_user_takes_few_places;
+mod popups_are_forwarded_in_pipelines;
 mod popups_reach_sessions;
 mod presence_changes_reach_watchers;
 mod receipts_follow_marks_and_cursors;

@@ -36,7 +36,7 @@ use tidings_engine::{
     presence::{PresenceConfig, compare::SessionSource},
 };
 use tidings_gateway::{BodyFraming, MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
-use tidings_listen::ClientAddress;
+use tidings_listen::{ClientAddress, Throttle, throttle::ThrottleConfig};
 use tidings_notifications::{NotificationParts, Notifications, webhook::Webhook, webhook_push::WebhookPushConfig};
 use tidings_popups::PopupsConfig;
 use tidings_protocol::{
@@ -266,6 +266,7 @@ impl Server {
         let keys = ApiKeys::new([API_KEY.to_owned()]);
         let doorway = Arc::new(SessionServerAdapter(session_server.clone()));
         let api = Api::new(engine.clone(), notifications.clone(), keys, tokens, doorway, None, ApiConfig::default());
+        let api = api.with_throttle(Arc::new(Throttle::new(ThrottleConfig::default(), Arc::new(SystemClock))));
         api.connect_to_leaders(nodes);
         let service = RequestService::new(Arc::new(api));
         let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));

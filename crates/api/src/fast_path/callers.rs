@@ -1,0 +1,226 @@
+//! Answers requests of the fast path, here or by the leader, and knows who calls on a connection.
+
+use super::head::PopupRequest;
+use crate::{
+    Api,
+    api_keys::{
+        permissions::{self, OperationName},
+        shows_stored_key,
+    },
+    extract::parse,
+    forward::does_not_lead,
+    internal,
+    pipelines::{Operation, Request, response::Response},
+    request_service::catch_panic,
+};
+use std::{future::poll_fn, ops::Range, pin::Pin, task::Poll};
+use tidings_domain::{function::Function, model::Actor};
+use tidings_engine::{
+    access,
+    engine::popup_questions::{PopupAnswer, PopupCaller},
+};
+use tidings_listen::{ConnectionActivity, ThrottleKey};
+use tidings_protocol::{
+    error::Refusal,
+    http::{PopupEvents, PopupEventsAccepted},
+};
+
+impl Operation {
+    /// Its name in the description.
+    fn name(self) -> OperationName<'static> {
+        match self {
+            Operation::Decide => permissions::DECIDE,
+            Operation::Report => permissions::REPORT,
+        }
+    }
+
+    /// What the caller's token must allow.
+    fn needs(self) -> access::Operation {
+        match self {
+            Operation::Decide => access::Operation::AskForPopup,
+            Operation::Report => access::Operation::ReportPopupEvents,
+        }
+    }
+}
+
+/// A complete request in the bytes that were read.
+pub(super) struct WholeRequest {
+    pub(super) operation: Operation,
+    credential: Option<Range<usize>>,
+    pub(super) body: Range<usize>,
+}
+
+impl WholeRequest {
+    /// A request that begins at `start`.
+    pub(super) fn at(start: usize, request: PopupRequest) -> Self {
+        let here = |part: Range<usize>| start + part.start..start + part.end;
+        let PopupRequest { operation, body, credential, .. } = request;
+        WholeRequest { operation, credential: credential.map(here), body: here(body) }
+    }
+
+    fn credential<'a>(&self, read: &'a [u8]) -> Option<&'a [u8]> {
+        self.credential.clone().map(|credential| &read[credential])
+    }
+
+    pub(super) fn has_stored_key(&self, read: &[u8]) -> bool {
+        self.credential(read).is_some_and(shows_stored_key)
+    }
+}
+
+pub(super) enum Answer {
+    Decided(PopupAnswer),
+    Reported(PopupEventsAccepted),
+    FromLeader(Response),
+}
+
+/// Who calls on one connection.
+pub(super) struct Callers<'a> {
+    api: &'a Api,
+    throttle_key: ThrottleKey,
+    activity: &'a ConnectionActivity,
+    /// The `Authorization` header of the last request, if it shows an API key of the settings: no other credential is sure to be good for the
+    /// next request.
+    cached: Option<Vec<u8>>,
+}
+
+impl<'a> Callers<'a> {
+    pub(super) fn new(api: &'a Api, throttle_key: ThrottleKey, activity: &'a ConnectionActivity) -> Self {
+        Callers { api, throttle_key, activity, cached: None }
+    }
+
+    /// The caller of a request whose credential passes this check. Failures are counted by the client's address.
+    fn check(
+        &mut self,
+        credential: Option<&[u8]>,
+        check: impl FnOnce() -> Result<Actor, Refusal>,
+    ) -> Result<Actor, Refusal> {
+        if credential.is_some() && self.cached.as_deref() == credential {
+            return Ok(Actor::App);
+        }
+        self.api.check_throttle(self.throttle_key, credential)?;
+        let actor = check().map_err(|refusal| match credential {
+            Some(_) => self.api.count_if_auth_failure(self.throttle_key, refusal),
+            None => refusal,
+        })?;
+        let cached = credential.filter(|credential| self.api.is_configured_key(credential));
+        self.cached = cached.map(<[u8]>::to_owned);
+        Ok(actor)
+    }
+
+    /// The caller, who may do what is asked.
+    fn authenticate(&mut self, read: &[u8], request: &WholeRequest) -> Result<Actor, Refusal> {
+        let (api, activity, operation) = (self.api, self.activity, request.operation);
+        let credential = request.credential(read);
+        self.check(credential, || {
+            let found = api.authenticate_header(credential, operation.name(), Some(activity))?;
+            found.scopes.check(operation.needs())?;
+            Ok(found.actor)
+        })
+    }
+
+    pub(super) async fn answer(&mut self, read: &[u8], request: &WholeRequest) -> Result<Answer, Refusal> {
+        let answered = catch_panic(async {
+            let actor = self.authenticate(read, request)?;
+            answer(self.api, &actor, request.operation, &read[request.body.clone()]).await
+        });
+        answered.await.unwrap_or_else(panicked)
+    }
+
+    /// Answers requests of another node, none of which waits for another.
+    pub(super) async fn answer_side_by_side(
+        &mut self,
+        read: &[u8],
+        requests: &[WholeRequest],
+    ) -> Vec<Result<Answer, Refusal>> {
+        let api = self.api;
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let actor = catch_panic(async { self.authenticate(read, request) }).await;
+            let answered = catch_panic(async move {
+                let actor = actor.unwrap_or_else(panicked)?;
+                // A request is forwarded once.
+                if api.is_led_by_another_node(Function::Popups) {
+                    return Err(does_not_lead());
+                }
+                answer(api, &actor, request.operation, &read[request.body.clone()]).await
+            });
+            answers.push(Box::pin(answered));
+        }
+        join_all(answers).await.into_iter().map(|answer| answer.unwrap_or_else(panicked)).collect()
+    }
+
+    /// Has the leader answer a request. `None`: the library forwards it.
+    pub(super) async fn ask_leader(&mut self, read: &[u8], request: &WholeRequest) -> Result<Option<Answer>, Refusal> {
+        let (api, activity, operation) = (self.api, self.activity, request.operation);
+        let answered = catch_panic(async {
+            let credential = request.credential(read);
+            self.check(credential, || api.check_credential(credential, Some(activity)))?;
+            let (credential, body) = (credential.unwrap_or_default(), &read[request.body.clone()]);
+            let response = api.ask_for_popups(&Request { operation, credential, body }).await?;
+            Ok(response.map(Answer::FromLeader))
+        });
+        answered.await.unwrap_or_else(panicked)
+    }
+}
+
+async fn answer(api: &Api, actor: &Actor, operation: Operation, body: &[u8]) -> Result<Answer, Refusal> {
+    let caller = PopupCaller { actor, session: None };
+    match operation {
+        Operation::Decide => Ok(Answer::Decided(api.engine.answer_popup_question(caller, body).await?)),
+        Operation::Report => {
+            let PopupEvents { events } = parse(body)?;
+            Ok(Answer::Reported(api.engine.report_popup_events(caller, events).await?))
+        }
+    }
+}
+
+fn panicked<T>(panic: String) -> Result<T, Refusal> {
+    Err(internal(&format!("panic: {panic}")))
+}
+
+/// Runs futures side by side to their ends.
+async fn join_all<F: Future>(futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    let mut running: Vec<(usize, Pin<Box<F>>)> = futures.into_iter().enumerate().collect();
+    poll_fn(|context| {
+        running.retain_mut(|(place, future)| match future.as_mut().poll(context) {
+            Poll::Ready(output) => {
+                outputs[*place] = Some(output);
+                false
+            }
+            Poll::Pending => true,
+        });
+        if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::join_all;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn what_runs_side_by_side_does_not_wait_for_what_is_before_it() {
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| oneshot::channel()).unzip();
+        let (began, mut beginnings) = tokio::sync::mpsc::channel(3);
+        let futures = receivers.into_iter().enumerate().map(|(place, receiver)| {
+            let began = began.clone();
+            Box::pin(async move {
+                began.try_send(place).unwrap();
+                receiver.await.unwrap()
+            })
+        });
+        let joined = tokio::spawn(join_all(futures.collect()));
+        for place in 0..3 {
+            assert_eq!(beginnings.recv().await, Some(place));
+        }
+        for (place, sender) in senders.into_iter().enumerate().rev() {
+            sender.send(place * 10).unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(joined.await.unwrap(), [0, 10, 20]);
+    }
+}
