@@ -10,6 +10,7 @@
 //! and everything up to it is read from the store: nothing is missed and nothing comes twice.
 
 use crate::{
+    chunked_slab::ChunkedSlab,
     countdown_latch::CountdownLatch,
     entry_view::encode_entry,
     visibility::{Floors, HiddenMessages, View, is_by, oldest_target, targets_of},
@@ -17,7 +18,6 @@ use crate::{
 use bytes::Bytes;
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
-use slab::Slab;
 use smallvec::SmallVec;
 use std::{hash::BuildHasher, ops::Range, sync::Arc, time::Instant};
 use tidings_domain::model::*;
@@ -251,7 +251,7 @@ struct Reader {
 struct Users {
     hasher: FxBuildHasher,
     by_no: HashTable<u32>,
-    states: Slab<(UserNo, UserState)>,
+    states: ChunkedSlab<(UserNo, UserState)>,
 }
 
 impl Users {
@@ -286,11 +286,9 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A delivery to which entries up to `positions` are never handed: sessions read those from the store. It has room for so
-    /// many users from the start.
-    pub fn starting_at(positions: [Position; LANES], users: usize) -> Self {
-        let users = Users { states: Slab::with_capacity(users), ..Users::default() };
-        Delivery { positions, users, ..Delivery::default() }
+    /// A delivery to which entries up to `positions` are never handed: sessions read those from the store.
+    pub fn starting_at(positions: [Position; LANES]) -> Self {
+        Delivery { positions, ..Delivery::default() }
     }
 
     pub fn bind(&mut self, session: SessionKey, user: UserNo) -> BindOutcome {

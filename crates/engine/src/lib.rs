@@ -37,6 +37,7 @@
 pub mod access;
 pub mod attributes;
 pub mod bulk_sends;
+pub mod chunked_slab;
 pub mod cluster;
 mod commit;
 pub mod config;

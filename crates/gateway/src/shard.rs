@@ -70,7 +70,7 @@ use std::{
 };
 use store_reads::StoreReads;
 use tidings_domain::model::UserNo;
-use tidings_engine::{Engine, delivery::Delivery, shards::ShardReceivers};
+use tidings_engine::{Engine, chunked_slab::ChunkedSlab, delivery::Delivery, shards::ShardReceivers};
 use tidings_listen::MaybeTlsSocket;
 use tidings_notifications::Notifications;
 use tidings_protocol::{
@@ -99,7 +99,7 @@ pub(crate) struct ShardParts {
 
 pub(crate) struct Shard {
     parts: ShardParts,
-    connections: Slab<Connection>,
+    connections: ChunkedSlab<Connection>,
     links: Slab<Link>,
     listings: Vec<SessionListing>,
     listing_requests: u64,
@@ -134,13 +134,10 @@ enum FrameOutcome {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        // Room for all from the start, which the kernel gives once it is used: a slab that grows copies every session, and the allocator
-        // keeps where they were.
-        let sessions = parts.config.connections_max.div_ceil(parts.shards.len());
         Shard {
-            delivery: Delivery::starting_at(parts.engine.start_positions(), sessions),
+            delivery: Delivery::starting_at(parts.engine.start_positions()),
             scheduler: FlushScheduler::new(parts.config.flush_interval),
-            connections: Slab::with_capacity(sessions),
+            connections: ChunkedSlab::default(),
             links: Slab::new(),
             listings: Vec::new(),
             listing_requests: 0,

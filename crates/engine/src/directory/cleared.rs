@@ -184,6 +184,10 @@ mod tests {
         assert_eq!(marks.of(ROOM, |_| Ok(0)), []);
         marks.note_read(ADA, [(ROOM, 3)].into_iter());
         marks.forget(ADA);
-        assert!(marks.0.lock().marks.is_empty() && marks.0.lock().live.is_empty() && marks.0.lock().conversations.is_empty());
+        assert!(
+            marks.0.lock().marks.is_empty()
+                && marks.0.lock().live.is_empty()
+                && marks.0.lock().conversations.is_empty()
+        );
     }
 }

@@ -143,7 +143,7 @@ fn a_direct_message_reaches_both_users_and_a_note_to_oneself_comes_once() {
 
 #[test]
 fn a_fan_out_without_entries_does_not_move_positions_back() {
-    let mut delivery = Delivery::starting_at([9; LANES], 0);
+    let mut delivery = Delivery::starting_at([9; LANES]);
     apply(&mut delivery, 0, vec![join(ALICE)]);
     assert_eq!(delivery.positions(), [9; LANES]);
 }

@@ -20,13 +20,13 @@ use crate::{
 };
 use crossbeam_channel::Receiver;
 use mio::{Events, Poll};
-use slab::Slab;
 use std::{
     collections::VecDeque,
     io::ErrorKind,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
+use tidings_engine::chunked_slab::ChunkedSlab;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 const COMMANDS_PER_TURN: usize = 256;
@@ -44,7 +44,7 @@ pub(super) struct RelayLoop {
     config: SessionConfig,
     shared: Arc<SharedState>,
     attacher: Attacher,
-    devices: Slab<DeviceConnection>,
+    devices: ChunkedSlab<DeviceConnection>,
     upstreams: Vec<Upstream>,
     is_attached: bool,
     core: String,
@@ -77,11 +77,10 @@ impl RelayLoop {
             poll,
             wake,
             inbox,
-            // As of a shard's connections.
-            devices: Slab::with_capacity(config.connections_max.div_ceil(config.shards.max(1))),
             config,
             shared,
             attacher,
+            devices: ChunkedSlab::default(),
             upstreams: Vec::new(),
             is_attached: false,
             core: String::new(),

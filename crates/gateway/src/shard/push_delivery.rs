@@ -133,14 +133,14 @@ impl Shard {
     fn continue_push_scan(&mut self) {
         let Some(mut scan) = self.push_scan.take() else { return };
         let now = Now::of(self);
-        let end = (scan.next_key + SCAN_BATCH).min(self.connections.capacity());
+        let end = (scan.next_key + SCAN_BATCH).min(self.connections.keys_end());
         for key in scan.next_key..end {
             let Some(device) = self.connections.get(key).and_then(|connection| connection.device) else { continue };
             if scan.devices.contains(device) && self.push_to(key, &scan.frame, now) {
                 self.push_reports.pending.add_written(scan.frame.push, device);
             }
         }
-        if end < self.connections.capacity() {
+        if end < self.connections.keys_end() {
             scan.next_key = end;
             self.push_scan = Some(scan);
         }

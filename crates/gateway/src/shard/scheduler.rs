@@ -12,7 +12,6 @@ use crate::{
     outbound_queue::FlushOutcome,
     timer_wheel::TimerWheel,
 };
-use slab::Slab;
 use std::{
     collections::VecDeque,
     num::NonZeroU64,
@@ -21,6 +20,7 @@ use std::{
 };
 use tidings_domain::{model::*, notification_counts::ChannelEvent};
 use tidings_engine::{
+    chunked_slab::ChunkedSlab,
     delivery::{Block, Chunk, Fanout, SessionKey, Sink},
     shards::{Control, Signal},
 };
@@ -125,7 +125,7 @@ impl FlushScheduler {
 
 /// Queues a fan-out's entries on sessions.
 struct SessionSink<'a> {
-    connections: &'a mut Slab<Connection>,
+    connections: &'a mut ChunkedSlab<Connection>,
     scheduler: &'a mut FlushScheduler,
     buffer_max: usize,
     now: Instant,
@@ -175,7 +175,7 @@ impl Sink for SessionSink<'_> {
             }
             Phase::Live | Phase::Binding => {
                 connection.extras_mut().pending_chunks.get_or_insert_default().add(chunk);
-            },
+            }
             Phase::Unbound | Phase::Closing => {}
         }
     }

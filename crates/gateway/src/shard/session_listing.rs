@@ -101,7 +101,7 @@ impl Shard {
 
     fn list(&self, listing: &SessionListing) -> Vec<LiveSession> {
         let mut sessions = Vec::new();
-        for (_, connection) in &self.connections {
+        for (_, connection) in self.connections.iter() {
             let Some(binding) = &connection.binding else { continue };
             if listing.user.is_some_and(|user| user != binding.user.no) {
                 continue;

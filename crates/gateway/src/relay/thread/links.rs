@@ -197,7 +197,8 @@ impl RelayLoop {
     /// The core does not know this session: its device must connect again.
     fn redirect_unknown(&mut self, index: usize, session: u64) {
         let is_session = |d: &DeviceConnection| d.session == Some(session) && usize::from(d.upstream_index) == index;
-        if let Some(key) = self.devices.iter().find(|(_, device)| is_session(device)).map(|(key, _)| key) {
+        let found = self.devices.iter().find(|(_, device)| is_session(device)).map(|(key, _)| key);
+        if let Some(key) = found {
             self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core does not know it");
         }
     }
@@ -205,7 +206,7 @@ impl RelayLoop {
     /// Sends the core the ids of the live sessions of one link.
     fn list_sessions(&mut self, index: usize, request: u64) {
         let mut sessions = Vec::new();
-        for (_, device) in &self.devices {
+        for (_, device) in self.devices.iter() {
             if let (Phase::Live, Some(session)) = (device.phase, device.session)
                 && usize::from(device.upstream_index) == index
             {
