@@ -33,6 +33,8 @@ use tokio::{
 
 /// The room that a connection has for each read, in bytes.
 const READ_BYTES: usize = 2 * 1024;
+/// Answers that are more than this are written before the next is added, in bytes.
+const WRITE_BYTES: usize = 64 * 1024;
 /// The same of a connection on which another node has sent that much at once.
 const FORWARDED_READ_BYTES: usize = 16 * 1024;
 /// Forwarded requests of one connection that are answered side by side.
@@ -107,15 +109,15 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 let answered = callers.answer_side_by_side(&read, &forwarded).await;
                 activity.end_request();
-                let mut key_is_over = false;
                 for (request, answered) in forwarded.drain(..).zip(answered) {
-                    let status = finish(&mut out, api, request.operation, answered, date.text(), answer_began);
-                    key_is_over |= request.has_stored_key(&read) && status == StatusCode::UNAUTHORIZED;
+                    finish(&mut out, api, request.operation, answered, date.text(), answer_began);
+                    // Many answers to one read may be far longer than it.
+                    if out.len() > WRITE_BYTES {
+                        write(stream, &out).await?;
+                        out.clear();
+                    }
                 }
-                if key_is_over {
-                    write(stream, &out).await?;
-                    return Ok(Rest::Over);
-                }
+                // A key that is over ends the connection of its client, and not this one, which is of all clients of a node.
                 share = None;
                 waiting_since = None;
             }

@@ -218,7 +218,7 @@ impl NodeClient {
             let (credential, body) = (format!("Bearer {token}"), request.body.as_slice());
             let request = pipelines::Request { operation, credential: credential.as_bytes(), body };
             if let Some(mut response) = self.forwarder.ask_for_popups(&self.nodes, &self.metrics, &request).await? {
-                let retry_after_ms = response.retry_after_s.map(|seconds| seconds * 1_000);
+                let retry_after_ms = response.retry_after_s.map(|seconds| seconds.saturating_mul(1_000));
                 let body = response.bytes.split_off(response.body);
                 return Ok(LeaderResponse { status: response.status, retry_after_ms, body });
             }

@@ -141,7 +141,8 @@ impl Pipelines {
             handles.push(Handle { queue: sender, load: Load::default() });
             tokio::spawn(run(host.to_owned(), jobs, pause.clone()));
         }
-        let least = handles.iter().min_by_key(|handle| handle.load.count()).ok_or(Unanswered::Unreachable)?;
+        let with_room = handles.iter().filter(|handle| handle.queue.capacity() > 0);
+        let least = with_room.min_by_key(|handle| handle.load.count()).ok_or(Unanswered::Unreachable)?;
         let job = Job { bytes, respond, load: least.load.begin(), permit };
         match least.queue.try_send(job) {
             Ok(()) => Ok(response),

@@ -47,9 +47,8 @@ const RESTRICTIONS_CACHED: usize = 10_000;
 
 pub struct Directory {
     store: Arc<dyn Store>,
-    /// By a hash of their ids, which takes a third of the memory of an id: whoever looks a number up compares the id.
-    user_nos: Cache<u64, UserNo>,
-    id_hasher: RandomState,
+    user_nos: Cache<IdHash, UserNo>,
+    id_hashers: [RandomState; 2],
     users: Cache<UserNo, Arc<User>>,
     conversation_nos: Cache<String, ConversationNo>,
     conversations: Cache<ConversationNo, Arc<Conversation>>,
@@ -70,6 +69,10 @@ pub struct Directory {
     /// Whether other nodes change the store too.
     shared: bool,
 }
+
+/// Stands for an id, in a third of its memory: 128 bits of hashes whose keys nobody knows, so that no two ids have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct IdHash([u64; 2]);
 
 /// Looks a value up in a cache, and loads it if it is not there. A value that does not exist is not cached: it may come
 /// to exist.
@@ -109,7 +112,7 @@ impl Directory {
             current: watch::Sender::new(store.last_position()),
             store,
             user_nos: Cache::new(entries),
-            id_hasher: RandomState::new(),
+            id_hashers: [RandomState::new(), RandomState::new()],
             users: Cache::new(entries),
             conversation_nos: Cache::new(entries),
             conversations: Cache::new(entries),
@@ -127,13 +130,11 @@ impl Directory {
     /// Those of [`Store`] reads; the same holds for the other look-ups.
     pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
         let Some(stored) = StoredId::parse(id) else { return Ok(None) };
-        let Some(no) = get_or_load(&self.user_nos, &self.id_hasher.hash_one(id), || self.store.find_user(stored))?
-        else {
-            return Ok(None);
-        };
-        let is_it = self.user(no)?.is_some_and(|user| user.id == id);
-        // Another id with the same hash has the place.
-        if is_it { Ok(Some(no)) } else { self.store.find_user(stored) }
+        get_or_load(&self.user_nos, &self.id_hash(id), || self.store.find_user(stored))
+    }
+
+    fn id_hash(&self, id: &str) -> IdHash {
+        IdHash(self.id_hashers.each_ref().map(|hasher| hasher.hash_one(id)))
     }
 
     /// The user with this number.
@@ -157,8 +158,7 @@ impl Directory {
 
     /// The user, if the cache has it: no read of the store.
     pub(crate) fn cached_user(&self, id: &str) -> Option<Arc<User>> {
-        let user = self.users.get(&self.user_nos.get(&self.id_hasher.hash_one(id))?)?;
-        (user.id == id).then_some(user)
+        self.users.get(&self.user_nos.get(&self.id_hash(id))?)
     }
 
     /// The user with this id.
@@ -502,15 +502,14 @@ impl Directory {
         self.desks.note_all_changed();
     }
 
-    /// Invalidates users by id without a read of the store: a profile that is not found by its id is looked for among all.
+    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its profile is looked
+    /// for among all.
     fn invalidate_users(&self, ids: &[String]) {
         let mut unknown = std::collections::HashSet::new();
         for id in ids {
-            let is_cached = self.cached_user(id).is_some();
-            // Also one that is being loaded now.
-            self.user_nos.get(&self.id_hasher.hash_one(id)).into_iter().for_each(|no| self.invalidate_user(no));
-            if !is_cached {
-                unknown.insert(id.as_str());
+            match self.user_nos.get(&self.id_hash(id)) {
+                Some(no) => self.invalidate_user(no),
+                None => drop(unknown.insert(id.as_str())),
             }
         }
         if !unknown.is_empty() {

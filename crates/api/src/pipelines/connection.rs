@@ -106,14 +106,16 @@ struct Waiting {
     /// Its end, in bytes since the connection began.
     end: u64,
     since: Instant,
-    _load: Loaded,
-    _permit: OwnedSemaphorePermit,
+    load: Loaded,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Waiting {
-    /// Who asked may have gone: then the response is dropped.
+    /// Who asked may have gone: then the response is dropped. Who sends again at once takes a place again.
     fn end(self, response: Result<Response, Unanswered>) {
-        let _ = self.respond.send(response);
+        let Waiting { respond, load, permit, .. } = self;
+        drop((load, permit));
+        let _ = respond.send(response);
     }
 }
 
@@ -134,7 +136,8 @@ pub(super) async fn run(host: String, mut jobs: mpsc::Receiver<Job>, pause: Arc<
     let Ok(Ok(stream)) = connected else {
         tracing::debug!(host, "no connection to the leader of popups");
         pause.begin(Instant::now());
-        return give_back(&mut jobs, Unanswered::Unreachable).await;
+        // Other connections may be fine; where there is none, the pause says so.
+        return give_back(&mut jobs).await;
     };
     let mut connection = Connection::new(stream);
     let end = poll_fn(|context| connection.poll(context, &mut jobs, &pause)).await;
@@ -142,8 +145,10 @@ pub(super) async fn run(host: String, mut jobs: mpsc::Receiver<Job>, pause: Arc<
         tracing::debug!(host, why, "a connection to the leader of popups failed");
         pause.begin(Instant::now());
     }
+    // Before anybody is told: who sends again at once is not to come back here.
+    jobs.close();
     connection.give_up();
-    give_back(&mut jobs, Unanswered::NotSent).await;
+    give_back(&mut jobs).await;
 }
 
 async fn connect(host: &str) -> std::io::Result<TcpStream> {
@@ -159,10 +164,13 @@ async fn connect(host: &str) -> std::io::Result<TcpStream> {
 }
 
 /// Ends the queue. What was sent to it meanwhile is given back.
-async fn give_back(jobs: &mut mpsc::Receiver<Job>, why: Unanswered) {
+async fn give_back(jobs: &mut mpsc::Receiver<Job>) {
     jobs.close();
     while let Some(job) = jobs.recv().await {
-        let _ = job.respond.send(Err(why));
+        let Job { respond, load, permit, .. } = job;
+        // Before: who sends again at once takes a place again.
+        drop((load, permit));
+        let _ = respond.send(Err(Unanswered::NotSent));
     }
 }
 
@@ -180,6 +188,8 @@ struct Connection<S> {
     read: Vec<u8>,
     read_bytes: usize,
     has_answered: bool,
+    /// The leader has said that it executes nothing more on this connection (RFC 9112, 9.6).
+    has_said_last: bool,
     idle_since: Instant,
     /// Nobody sends any more.
     is_released: bool,
@@ -199,6 +209,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             read: Vec::new(),
             read_bytes: 0,
             has_answered: false,
+            has_said_last: false,
             idle_since: now,
             is_released: false,
             timer: Box::pin(sleep_until(now + ANSWER_TIMEOUT)),
@@ -275,6 +286,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         pause.reset();
                     }
                     if is_last {
+                        self.has_said_last = true;
                         break Some(End::Closed);
                     }
                 }
@@ -336,7 +348,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.out.extend_from_slice(&bytes);
             self.queued += bytes.len() as u64;
             let since = *since.get_or_insert_with(Instant::now);
-            self.waiting.push_back(Waiting { respond, end: self.queued, since, _load: load, _permit: permit });
+            self.waiting.push_back(Waiting { respond, end: self.queued, since, load, permit });
         }
     }
 
@@ -344,7 +356,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn give_up(&mut self) {
         for waiting in self.waiting.drain(..) {
             // The leader executes no request of which a part is missing.
-            let was_written = waiting.end <= self.written;
+            let was_written = waiting.end <= self.written && !self.has_said_last;
             waiting.end(Err(if was_written { Unanswered::Lost } else { Unanswered::NotSent }));
         }
     }
@@ -381,7 +393,7 @@ mod tests {
                 let end = poll_fn(|context| connection.poll(context, &mut jobs, &pause)).await;
                 connection.give_up();
                 drop(connection);
-                give_back(&mut jobs, Unanswered::NotSent).await;
+                give_back(&mut jobs).await;
                 end
             });
             World { leader, queue, load: Load::default(), places: Arc::new(Semaphore::new(64)), served }
@@ -469,7 +481,7 @@ mod tests {
             (one.clone(), [Ok(200), lost, lost]),
             (one[..one.len() - 1].to_owned(), [lost; 3]),
             (String::new(), [lost; 3]),
-            (format!("{one}{close}{one}"), [Ok(200), Ok(503), lost]),
+            (format!("{one}{close}{one}"), [Ok(200), Ok(503), Err(Unanswered::NotSent)]),
             (format!("{one}{chunked}{one}"), [Ok(200), lost, lost]),
             (format!("{one}{one}{one}"), [Ok(200); 3]),
         ] {
