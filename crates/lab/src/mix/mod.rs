@@ -8,7 +8,7 @@
 //!
 //! In reading order: [`form`]: a message as a client shows it, and what an entry makes of it; [`model`]: the operations on one
 //! message, and the forms that they admit; [`member_views`]: what each client shows in the end; [`operation`]: operations and
-//! their frames; [`counts`]: the balance sheet; [`share`]: the option `--mix`.
+//! their frames; [`mod@counts`]: the balance sheet; [`share`]: the option `--mix`.
 
 pub(crate) mod counts;
 pub(crate) mod form;
