@@ -107,7 +107,8 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 if has_filled {
                     room = FORWARDED_READ_BYTES;
                 }
-                let answered = callers.answer_side_by_side(&read, &forwarded).await;
+                // Boxed here and below: their state is large, and no part of that of every connection.
+                let answered = Box::pin(callers.answer_side_by_side(&read, &forwarded)).await;
                 activity.end_request();
                 for (request, answered) in forwarded.drain(..).zip(answered) {
                     finish(&mut out, api, request.operation, answered, date.text(), answer_began);
@@ -129,7 +130,7 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 let request = WholeRequest::at(taken, request);
                 let answered = if api.is_led_by_another_node(Function::Popups) {
-                    callers.ask_leader(&read, &request).await
+                    Box::pin(callers.ask_leader(&read, &request)).await
                 } else {
                     callers.answer(&read, &request).await.map(Some)
                 };
