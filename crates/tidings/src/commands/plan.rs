@@ -33,8 +33,8 @@ mod cost {
     pub(super) const DIRECT: InCluster = InCluster { entry: 97.0, each_other: 12.0, postgres: 84.0 };
     pub(super) const GROUP: InCluster = InCluster { entry: 97.0, each_other: 12.0, postgres: 140.0 };
     pub(super) const COMING: InCluster = InCluster { entry: 312.0, each_other: 19.0, postgres: 130.0 };
-    /// A popup's question on a node that does not lead `push`, beside the decision on that node.
-    pub(super) const POPUP_FORWARDED: f64 = 73.0;
+    /// A popup's question on a node that does not lead `popups`, beside the decision on that node.
+    pub(super) const POPUP_FORWARDED: f64 = 16.0;
 }
 
 /// Bytes of memory.
