@@ -33,10 +33,10 @@ use tokio::{
 
 /// The room that a connection has for each read, in bytes.
 const READ_BYTES: usize = 2 * 1024;
+/// The room of a connection whose last read has filled what it had, with requests of another node.
+const FORWARDED_READ_BYTES: usize = 16 * 1024;
 /// Answers that are more than this are written before the next is added, in bytes.
 const WRITE_BYTES: usize = 64 * 1024;
-/// The same of a connection on which another node has sent that much at once.
-const FORWARDED_READ_BYTES: usize = 16 * 1024;
 /// Forwarded requests of one connection that are answered side by side.
 const FORWARDED_BATCH_MAX: usize = 64;
 

@@ -13,7 +13,8 @@ use crate::{
     pipelines::{Operation, Request, response::Response},
     request_service::catch_panic,
 };
-use std::{future::poll_fn, ops::Range, pin::Pin, task::Poll};
+use futures_util::future::join_all;
+use std::ops::Range;
 use tidings_domain::{function::Function, model::Actor};
 use tidings_engine::{
     access,
@@ -144,7 +145,7 @@ impl<'a> Callers<'a> {
                 }
                 answer(api, &actor, request.operation, &read[request.body.clone()]).await
             });
-            answers.push(Box::pin(answered));
+            answers.push(answered);
         }
         join_all(answers).await.into_iter().map(|answer| answer.unwrap_or_else(panicked)).collect()
     }
@@ -176,51 +177,4 @@ async fn answer(api: &Api, actor: &Actor, operation: Operation, body: &[u8]) -> 
 
 fn panicked<T>(panic: String) -> Result<T, Refusal> {
     Err(internal(&format!("panic: {panic}")))
-}
-
-/// Runs futures side by side to their ends.
-async fn join_all<F: Future>(futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
-    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    let mut running: Vec<(usize, Pin<Box<F>>)> = futures.into_iter().enumerate().collect();
-    poll_fn(|context| {
-        running.retain_mut(|(place, future)| match future.as_mut().poll(context) {
-            Poll::Ready(output) => {
-                outputs[*place] = Some(output);
-                false
-            }
-            Poll::Pending => true,
-        });
-        if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::join_all;
-    use tokio::sync::oneshot;
-
-    #[tokio::test]
-    async fn what_runs_side_by_side_does_not_wait_for_what_is_before_it() {
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| oneshot::channel()).unzip();
-        let (began, mut beginnings) = tokio::sync::mpsc::channel(3);
-        let futures = receivers.into_iter().enumerate().map(|(place, receiver)| {
-            let began = began.clone();
-            Box::pin(async move {
-                began.try_send(place).unwrap();
-                receiver.await.unwrap()
-            })
-        });
-        let joined = tokio::spawn(join_all(futures.collect()));
-        for place in 0..3 {
-            assert_eq!(beginnings.recv().await, Some(place));
-        }
-        for (place, sender) in senders.into_iter().enumerate().rev() {
-            sender.send(place * 10).unwrap();
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(joined.await.unwrap(), [0, 10, 20]);
-    }
 }

@@ -62,19 +62,19 @@ impl<P: ProviderProtocol> Handler for FakeProvider<P> {
         if let Some(granted) = P::grants(request) {
             return Ok(answer(StatusCode::OK, granted));
         }
-        let told = self.protocol.read(request)?;
+        let notification = self.protocol.read(request)?;
         if self.all.states.get(P::CHANNEL) == ProviderState::Refuses {
             return Ok(answer(StatusCode::SERVICE_UNAVAILABLE, P::REFUSES));
         }
-        let owner = self.all.book.owner(&told.token)?;
+        let owner = self.all.book.owner(&notification.token)?;
         self.all.sink.note(&[Notice {
             channel: P::CHANNEL,
             user: &owner.user,
             device: &owner.device,
-            conversation: &told.conversation,
-            seq: told.seq,
-            id: told.id,
-            removed: told.removed,
+            conversation: &notification.conversation,
+            seq: notification.seq,
+            id: notification.id,
+            removed: notification.removed,
             sent_at_ms: None,
         }]);
         let (status, said) = P::TAKES;
