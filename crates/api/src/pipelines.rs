@@ -49,7 +49,7 @@ impl Operation {
 /// Why a request has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// Pipelines do not take it: it is too long, or the leader's address is one of TLS. Another way may.
+    /// Pipelines do not take it: it is too long, or the leader's address is one of TLS, or its responses cannot be read. Another way may.
     NotTaken,
     /// The leader cannot be connected to, or all queues are full. It was not executed.
     Unreachable,
@@ -128,6 +128,9 @@ impl Pipelines {
             *to = ToLeader { boot_id: leader.boot_id, address: leader.address.clone(), ..ToLeader::default() };
         }
         let ToLeader { decide, report, pause, .. } = &mut *to;
+        if pause.is_unreadable() {
+            return Err(Unanswered::NotTaken);
+        }
         let handles = match request.operation {
             Operation::Decide => decide,
             Operation::Report => report,

@@ -47,6 +47,8 @@ pub(super) struct Pause(Mutex<PauseState>);
 struct PauseState {
     until: Option<Instant>,
     length: Duration,
+    /// Something between the nodes says responses in a form that pipelines do not read, such as a proxy that chunks them.
+    is_unreadable: bool,
 }
 
 impl Pause {
@@ -64,7 +66,17 @@ impl Pause {
     }
 
     fn reset(&self) {
-        *self.0.lock() = PauseState::default();
+        let mut state = self.0.lock();
+        *state = PauseState { is_unreadable: state.is_unreadable, ..PauseState::default() };
+    }
+
+    /// Whether this leader is to be asked by the HTTP library alone.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.0.lock().is_unreadable
+    }
+
+    fn note_unreadable(&self) {
+        self.0.lock().is_unreadable = true;
     }
 }
 
@@ -294,7 +306,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     break Some(End::Failed("it answers what it was not asked"));
                 }
                 Ok(None) => break None,
-                Err(response::Malformed) => break Some(End::Failed("its response cannot be read")),
+                Err(response::Malformed) => {
+                    pause.note_unreadable();
+                    break Some(End::Failed("its response cannot be read"));
+                }
             }
         };
         if taken > 0 {

@@ -370,6 +370,28 @@ fn a_leader_that_breaks_off_or_makes_no_sense_costs_one_answer() {
     }
 }
 
+/// As a proxy between the nodes may say them.
+#[test]
+fn responses_in_chunks_are_left_to_the_library() {
+    let [first, second] = nodes();
+    let fake = fake_leader(&first, &second);
+    let mut client = Client::connect(second.address);
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    client.send(&question("ann", "home"));
+    let mut by_pipeline = accept(&fake);
+    read_request(&mut by_pipeline);
+    by_pipeline.send(chunked);
+    let refused = client.read();
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("may have been executed or not"), "{refused}");
+    client.send(&question("ann", "home"));
+    let mut by_library = accept(&fake);
+    read_request(&mut by_library);
+    by_library.send(chunked);
+    let mut answer = vec![0; "HTTP/1.1 200 OK".len()];
+    client.0.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, b"HTTP/1.1 200 OK");
+}
+
 #[test]
 fn without_a_leader_that_can_be_reached_nothing_is_forwarded() {
     let [first, second] = nodes();
