@@ -13,6 +13,7 @@ use crate::{
     chunked_slab::ChunkedSlab,
     countdown_latch::CountdownLatch,
     entry_view::encode_entry,
+    live_audience::{JoinHold, LiveAudience},
     visibility::{Floors, HiddenMessages, View, is_by, oldest_target, targets_of},
 };
 use bytes::Bytes;
@@ -151,6 +152,8 @@ pub enum Step {
         users: Arc<[UserNo]>,
         /// The last `seq` before they joined; `None`: the one before the next block.
         joined_seq: Option<u64>,
+        /// In a cluster.
+        hold: Option<JoinHold>,
     },
     Leave {
         conversation: ConversationNo,
@@ -166,7 +169,7 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Fanout {
     pub lane: Lane,
-    /// Every entry of the lane up to here was in this or an earlier fan-out.
+    /// Every entry of the lane up to here was in this or an earlier fan-out, or concerned no session of this node.
     pub through: Position,
     pub steps: Vec<Step>,
     /// When the oldest of its entries was taken up by the committer.
@@ -283,12 +286,14 @@ pub struct Delivery {
     joined_last: FxHashSet<ConversationNo>,
     positions: [Position; LANES],
     loads: u64,
+    /// In a cluster.
+    live_audience: Option<Arc<LiveAudience>>,
 }
 
 impl Delivery {
     /// A delivery to which entries up to `positions` are never handed: sessions read those from the store.
-    pub fn starting_at(positions: [Position; LANES]) -> Self {
-        Delivery { positions, ..Delivery::default() }
+    pub fn starting_at(positions: [Position; LANES], live_audience: Option<Arc<LiveAudience>>) -> Self {
+        Delivery { positions, live_audience, ..Delivery::default() }
     }
 
     pub fn bind(&mut self, session: SessionKey, user: UserNo) -> BindOutcome {
@@ -305,6 +310,7 @@ impl Delivery {
             ..UserState::default()
         };
         self.users.insert(user, state);
+        self.live_audience.iter().for_each(|audience| audience.user_came(user));
         BindOutcome::NeedsMemberships(self.loads)
     }
 
@@ -329,6 +335,7 @@ impl Delivery {
         for (conversation, joined_seq) in all {
             self.enter_audience(conversation, index, joined_seq);
         }
+        self.live_audience.iter().for_each(|audience| audience.loaded());
         Some((sessions, self.positions))
     }
 
@@ -339,8 +346,13 @@ impl Delivery {
         state.sessions.retain(|s| *s != session);
         let is_last = state.sessions.is_empty();
         if is_last {
-            for conversation in self.users.remove(index).conversations {
+            let UserState { conversations, loading, .. } = self.users.remove(index);
+            for conversation in conversations {
                 self.leave_audience(conversation, index);
+            }
+            if let Some(audience) = &self.live_audience {
+                loading.iter().for_each(|_| audience.loaded());
+                audience.user_left(user);
             }
         }
         is_last
@@ -350,7 +362,11 @@ impl Delivery {
         if joined_seq == JOINED_LAST {
             self.joined_last.insert(conversation);
         }
-        self.audiences.entry(conversation).or_default().push(AudienceMember { user: index as u32, joined_seq });
+        let members = self.audiences.entry(conversation).or_default();
+        if members.is_empty() {
+            self.live_audience.iter().for_each(|audience| audience.conversation_came(conversation));
+        }
+        members.push(AudienceMember { user: index as u32, joined_seq });
     }
 
     /// A block of the conversation begins with this `seq`.
@@ -371,6 +387,7 @@ impl Delivery {
             if audience.is_empty() {
                 self.audiences.remove(&conversation);
                 self.joined_last.remove(&conversation);
+                self.live_audience.iter().for_each(|audience| audience.conversation_left(conversation));
             }
         }
     }
@@ -404,7 +421,7 @@ impl Delivery {
                     });
                 }
                 Step::Barrier(latch) => latch.count_down(),
-                Step::Join { conversation, users, joined_seq } => {
+                Step::Join { conversation, users, joined_seq, hold: _ } => {
                     users.iter().for_each(|user| self.join(*conversation, *user, joined_seq.unwrap_or(JOINED_LAST)));
                 }
                 Step::Leave { conversation, id, users } => {

@@ -8,6 +8,7 @@ use crate::{
     directory::Directory,
     lanes::{LaneItem, Lanes},
     lists::changes::ListChanges,
+    live_audience::{JoinHold, LiveAudience},
     receipts::{ReceiptMove, Receipts},
     shards::{Shards, Signal},
     streams::{Streams, begun_stream},
@@ -62,6 +63,8 @@ pub(crate) struct Applier {
     pub streams: Arc<Streams>,
     pub list_changes: Arc<ListChanges>,
     pub watches: Arc<dyn EndWatches>,
+    /// In a cluster.
+    pub live_audience: Option<Arc<LiveAudience>>,
 }
 
 /// The watches of users, which rest on memberships.
@@ -116,6 +119,9 @@ impl Applier {
                 _ => {}
             }
         }
+        if let Some(audience) = &self.live_audience {
+            keep_concerning(audience, &mut lane_items, through);
+        }
         if !lane_items.is_empty() {
             self.lanes.enqueue(lane_items);
         }
@@ -136,6 +142,18 @@ impl Applier {
         let frame: Arc<[u8]> = serde_json::to_vec(&frame).unwrap_or_default().into();
         self.shards.transient(conversation, user, &frame);
     }
+}
+
+/// Drops the items that concern no session of this node.
+fn keep_concerning(audience: &Arc<LiveAudience>, lane_items: &mut Vec<LaneItem>, through: Position) {
+    let mut decision = audience.decide(through);
+    lane_items.retain_mut(|LaneItem { conversation, joined, left, hold, .. }| {
+        let concerns = decision.concerns(conversation, joined, left);
+        if concerns && !joined.is_empty() && conversation.pair.is_none() {
+            *hold = Some(JoinHold::new(audience, conversation.no));
+        }
+        concerns
+    });
 }
 
 /// The hub of a single node: it copies nothing and needs no network.

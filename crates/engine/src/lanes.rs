@@ -12,6 +12,7 @@ use crate::{
     directory::Directory,
     entry_view::{CompactEntries, encode_entry},
     fairness::{AdmissionError, FlowKey},
+    live_audience::JoinHold,
     shards::Shards,
     streams::{StreamKey, Streams, Touch},
     visibility::{Floors, HiddenMessages, View, oldest_target},
@@ -43,6 +44,8 @@ pub struct LaneItem {
     pub conversation: Arc<Conversation>,
     /// Members who join: they see the entry and all later ones.
     pub joined: Vec<UserNo>,
+    /// Of members who join, in a cluster.
+    pub hold: Option<JoinHold>,
     /// Members who leave: they see the entry and none after it.
     pub left: Vec<UserNo>,
     pub entry: Option<StoredEntry>,
@@ -355,7 +358,7 @@ impl FanoutBuilder {
     }
 
     fn add(&mut self, item: LaneItem) {
-        let LaneItem { conversation, joined, left, entry, slot, at } = item;
+        let LaneItem { conversation, joined, hold, left, entry, slot, at } = item;
         self.items += 1;
         self.oldest.get_or_insert(at);
         self.slots.extend(slot);
@@ -365,7 +368,7 @@ impl FanoutBuilder {
             // The notice of the join is the first entry that they see.
             let joined_seq = entry.as_ref().map(|notice| notice.seq - 1);
             let conversation = conversation.no;
-            self.steps.push(OpenStep::Done(Step::Join { conversation, users: joined.into(), joined_seq }));
+            self.steps.push(OpenStep::Done(Step::Join { conversation, users: joined.into(), joined_seq, hold }));
         }
         if let Some(entry) = entry {
             self.append(&conversation, entry);

@@ -20,6 +20,7 @@
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
 //! - [`streams`]: messages that grow;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
+//! - [`live_audience`]: in a cluster, which commits concern a session of this node;
 //! - [`directory`]: what is cached of users and conversations; [`access`]: what a caller's token allows;
 //! - [`desks`]: who answers for which account;
 //! - [`unread_counts`]: how many messages a user has not read;
@@ -55,6 +56,7 @@ pub mod imports;
 pub mod lanes;
 mod lifecycle;
 pub mod lists;
+pub mod live_audience;
 mod paging;
 pub mod presence;
 mod reactions;

@@ -18,6 +18,7 @@ use crate::{
     hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
     lists::{self, changes::ListChanges},
+    live_audience::LiveAudience,
     presence::{
         Presence,
         worker::{Announcer, PresenceWorker},
@@ -92,6 +93,7 @@ impl Engine {
             streams: streams.clone(),
             list_changes: list_changes.clone(),
             watches: presence.clone(),
+            live_audience: cluster.as_ref().map(|_| LiveAudience::new(directory.desks.clone(), metrics.clone())),
         };
         // Read before the follower starts: entries up to here are never handed to the lanes, all later ones are.
         let start_positions = [store.last_position(); LANES];

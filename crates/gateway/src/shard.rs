@@ -135,7 +135,7 @@ enum FrameOutcome {
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
         Shard {
-            delivery: Delivery::starting_at(parts.engine.start_positions()),
+            delivery: Delivery::starting_at(parts.engine.start_positions(), parts.engine.live_audience()),
             scheduler: FlushScheduler::new(parts.config.flush_interval),
             connections: ChunkedSlab::default(),
             links: Slab::new(),

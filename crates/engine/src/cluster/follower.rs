@@ -18,6 +18,7 @@ use crate::{
     countdown_latch::CountdownLatch,
     hub::{Applier, BatchItem},
     lanes::LaneItem,
+    live_audience::LiveAudience,
 };
 use bytes::Bytes;
 use divergence::{DivergenceChecks, fingerprint_of};
@@ -351,6 +352,7 @@ impl Follower {
                 slot: Some(self.applier.lanes.reserve_over_limit(conversation.lane())),
                 conversation: conversation.clone(),
                 joined,
+                hold: None,
                 left,
                 entry,
                 at,
@@ -374,6 +376,10 @@ impl Follower {
     pub(crate) fn barrier(&self) -> Arc<CountdownLatch> {
         let state = self.state.lock();
         self.applier.lanes.barrier(state.applied)
+    }
+
+    pub(crate) fn live_audience(&self) -> Option<Arc<LiveAudience>> {
+        self.applier.live_audience.clone()
     }
 
     /// Why this node cannot follow, if it cannot.

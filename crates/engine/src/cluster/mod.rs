@@ -273,13 +273,30 @@ impl Cluster {
             // The cursor is of a history that an older one has replaced: the resume tells the client so.
             return Ok(());
         }
-        let late = || {
-            let detail = "this node has not come as far as another did; try again";
-            Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(1_000)
-        };
         if !self.follower.wait_until_applied(target, CATCH_UP_MAX) {
             return Err(late());
         }
+        self.pass_barrier()
+    }
+
+    /// Waits until every shard has come as far as this node has applied commits. Blocks.
+    fn pass_barrier(&self) -> Result<(), Refusal> {
         self.follower.barrier().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
     }
+
+    /// For users who have bound at a shard that had come as far as `since`: waits until the shards have come as far as the
+    /// commits that had been taken to concern no session of this node before. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`: they did not come so far in time.
+    pub(crate) fn pass_skipped(&self, since: [Position; LANES]) -> Result<(), Refusal> {
+        let skipped = self.follower.live_audience().map_or([0; LANES], |audience| audience.skipped());
+        let is_past = skipped.iter().zip(since).all(|(skipped, since)| *skipped <= since);
+        if is_past { Ok(()) } else { self.pass_barrier() }
+    }
+}
+
+fn late() -> Refusal {
+    let detail = "this node has not come as far as another did; try again";
+    Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(1_000)
 }

@@ -62,7 +62,7 @@ pub(super) fn lane_item(
         | Outcome::Done
         | Outcome::Rejected(_) => return None,
     };
-    Some(LaneItem { conversation, joined, left, entry, slot, at })
+    Some(LaneItem { conversation, joined, hold: None, left, entry, slot, at })
 }
 
 /// The entry of a proposal that the store appends as it is.

@@ -1,6 +1,7 @@
 //! What operators see of the engine: gauges, readiness, and whether this node leads.
 
-use crate::{Engine, cluster::Cluster};
+use crate::{Engine, cluster::Cluster, live_audience::LiveAudience};
+use std::sync::Arc;
 use tidings_domain::{
     function::Function,
     model::{LANES, Lane, Position},
@@ -56,6 +57,11 @@ impl Engine {
     /// The positions at the start. Entries up to them are read from the store and never handed to shards.
     pub fn start_positions(&self) -> [Position; LANES] {
         self.start_positions
+    }
+
+    /// In a cluster: who has a session on this node, which shards tell.
+    pub fn live_audience(&self) -> Option<Arc<LiveAudience>> {
+        self.cluster.as_ref().and_then(|cluster| cluster.follower.live_audience())
     }
 
     /// Refuses while this node does not know the sessions of other nodes.

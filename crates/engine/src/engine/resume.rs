@@ -88,6 +88,15 @@ impl Engine {
         self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.catch_up(cursor))
     }
 
+    /// Called before the memberships of users are read who have bound at a shard that had applied the positions `since`: of what
+    /// was taken to concern nobody here, before they came, the shard will have taken note. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`: the shard did not come so far in time.
+    pub fn pass_skipped(&self, since: [Position; LANES]) -> Result<(), Refusal> {
+        self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.pass_skipped(since))
+    }
+
     /// The memberships of a user whose conversations have an audience, for a shard that has applied the positions
     /// `since`.
     ///

@@ -480,7 +480,7 @@ fn run(seed: u64, store: Arc<dyn Store>) -> usize {
             room("room".into(), ConversationKind::Group, &["ada", "ben"]),
             room("ben~cyd".into(), ConversationKind::Direct, &["ben", "cyd"]),
         ],
-        delivery: Delivery::starting_at([store.last_position(); LANES]),
+        delivery: Delivery::starting_at([store.last_position(); LANES], None),
         words: 0,
         checked: 0,
     };

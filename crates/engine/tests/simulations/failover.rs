@@ -69,8 +69,8 @@ impl CommitLog for Failover {
 fn node_and_standby() -> (Arc<Failover>, Node, Node) {
     let (store, standby) = (Arc::new(MemoryStore::shared()), Arc::new(MemoryStore::shared()));
     let log = Failover::of(&store);
-    let node = node_on(store, log.clone(), EngineConfig::default());
-    let other = node_on(standby.clone(), standby, EngineConfig::default());
+    let node = node_on(store, log.clone(), EngineConfig::default(), false);
+    let other = node_on(standby.clone(), standby, EngineConfig::default(), false);
     node.follower.read_back();
     (log, node, other)
 }

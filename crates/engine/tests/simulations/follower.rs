@@ -45,11 +45,18 @@ fn node() -> Node {
 fn node_with(config: EngineConfig) -> Node {
     let store = Arc::new(MemoryStore::shared());
     let log = store.clone();
-    node_on(store, log, config)
+    node_on(store, log, config, false)
 }
 
-/// The store has the users `a`, `b` and `c`, and a group of `a` alone.
-fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfig) -> Node {
+/// A node whose shard tells who has sessions.
+fn node_that_listens() -> Node {
+    let store = Arc::new(MemoryStore::shared());
+    let log = store.clone();
+    node_on(store, log, EngineConfig::default(), true)
+}
+
+/// The store has the users `a`, `b` and `c`, and a group of `a` alone. Without `listens` the lanes get all commits.
+fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfig, listens: bool) -> Node {
     let ids = ["a", "b", "c"];
     let users = ids.map(|id| UserPatch { id: id.into(), ..UserPatch::default() }).to_vec();
     store.commit(&[Proposal::PutUsers(users)], 1).unwrap();
@@ -75,8 +82,10 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
     let receipts = Arc::new(Receipts::default());
     let list_changes = Arc::new(ListChanges::default());
     let presence = Arc::new(Presence::new(PresenceConfig::default()));
+    let live_audience = listens.then(|| LiveAudience::new(directory.desks.clone(), metrics.clone()));
+    let watches = presence;
     let applier =
-        Applier { lanes: lanes.clone(), shards, directory, receipts, streams, list_changes, watches: presence };
+        Applier { lanes: lanes.clone(), shards, directory, receipts, streams, list_changes, watches, live_audience };
     let bus = Arc::new(LocalBus::default());
     let follower = Follower::new(store.last_position(), 1 << 20, applier, (log, bus), metrics);
     Node { follower, receivers, store, room, members, lanes }
@@ -101,7 +110,7 @@ impl Node {
                 _ => (vec![], vec![]),
             };
             let (entry, conversation) = (item.entry.clone(), card.clone());
-            let lane_item = LaneItem { conversation, joined, left, entry, slot: None, at: Instant::now() };
+            let lane_item = LaneItem { conversation, joined, hold: None, left, entry, slot: None, at: Instant::now() };
             BatchItem { lane_item: Some(lane_item), change: item.change.clone(), read_before: None }
         };
         batch.items.iter().map(item).collect()
@@ -366,3 +375,4 @@ fn a_gap_that_the_store_does_not_close_is_requested_from_a_peer() {
 }
 
 mod failover;
+mod live_audience;

@@ -34,7 +34,7 @@ fn say(text: &'static str) -> Step {
 }
 
 fn join(user: UserNo) -> Step {
-    Step::Join { conversation: ROOM, users: [user].into(), joined_seq: None }
+    Step::Join { conversation: ROOM, users: [user].into(), joined_seq: None, hold: None }
 }
 
 fn leave(user: UserNo) -> Step {
@@ -143,7 +143,7 @@ fn a_direct_message_reaches_both_users_and_a_note_to_oneself_comes_once() {
 
 #[test]
 fn a_fan_out_without_entries_does_not_move_positions_back() {
-    let mut delivery = Delivery::starting_at([9; LANES]);
+    let mut delivery = Delivery::starting_at([9; LANES], None);
     apply(&mut delivery, 0, vec![join(ALICE)]);
     assert_eq!(delivery.positions(), [9; LANES]);
 }

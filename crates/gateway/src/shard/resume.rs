@@ -83,10 +83,12 @@ impl Shard {
             let (engine, shard) = self.handles();
             self.parts.runtime.spawn_blocking(move || {
                 let mut reads = Vec::with_capacity(users.len());
+                let passed = or_defect(|| engine.pass_skipped(since));
                 for (user, number) in users {
                     // Any session of the user may wait for the memberships, not only the one that asked.
                     if !engine.presence.local_sessions(user).is_empty() {
-                        let result = or_defect(|| engine.memberships_for_delivery(user, since));
+                        let read = || or_defect(|| engine.memberships_for_delivery(user, since));
+                        let result = passed.clone().and_then(|()| read());
                         reads.push(MembershipRead { user, number, result });
                     }
                 }
