@@ -150,11 +150,11 @@ impl Lanes {
         }
     }
 
-    /// Puts a barrier behind all items up to `position`. The latch opens when every shard has applied them.
-    pub(crate) fn barrier(&self, position: Position) -> Arc<CountdownLatch> {
-        let latch = CountdownLatch::new(self.shards.count() * LANES);
-        for queue in &self.queues {
-            if let Some(sender) = &*queue.sender.lock() {
+    /// Puts a barrier behind all items of these lanes up to `position`. The latch opens when every shard has applied them.
+    pub(crate) fn barrier(&self, position: Position, lanes: &[Lane]) -> Arc<CountdownLatch> {
+        let latch = CountdownLatch::new(self.shards.count() * lanes.len());
+        for lane in lanes {
+            if let Some(sender) = &*self.queues[*lane as usize].sender.lock() {
                 let _ = sender.send(LaneWork::Barrier(position, latch.clone()));
             }
         }

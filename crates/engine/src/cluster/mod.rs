@@ -276,12 +276,12 @@ impl Cluster {
         if !self.follower.wait_until_applied(target, CATCH_UP_MAX) {
             return Err(late());
         }
-        self.pass_barrier()
+        self.pass_barrier(&Lane::ALL)
     }
 
-    /// Waits until every shard has come as far as this node has applied commits. Blocks.
-    fn pass_barrier(&self) -> Result<(), Refusal> {
-        self.follower.barrier().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
+    /// Waits until every shard has come as far in these lanes as this node has applied commits. Blocks.
+    fn pass_barrier(&self, lanes: &[Lane]) -> Result<(), Refusal> {
+        self.follower.barrier(lanes).wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
     }
 
     /// For users who have bound at a shard that had come as far as `since`: waits until the shards have come as far as the
@@ -291,8 +291,9 @@ impl Cluster {
     /// `store_unavailable`: they did not come so far in time.
     pub(crate) fn pass_skipped(&self, since: [Position; LANES]) -> Result<(), Refusal> {
         let skipped = self.follower.live_audience().map_or([0; LANES], |audience| audience.skipped());
-        let is_past = skipped.iter().zip(since).all(|(skipped, since)| *skipped <= since);
-        if is_past { Ok(()) } else { self.pass_barrier() }
+        let is_behind = |lane: &Lane| skipped[*lane as usize] > since[*lane as usize];
+        let behind: Vec<Lane> = Lane::ALL.into_iter().filter(is_behind).collect();
+        if behind.is_empty() { Ok(()) } else { self.pass_barrier(&behind) }
     }
 }
 

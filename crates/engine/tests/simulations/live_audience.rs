@@ -139,9 +139,8 @@ impl World {
         match self.loads.pop_front() {
             Some((user, number, Load::Asked { since })) => {
                 let skipped = self.node.follower.live_audience().unwrap().skipped();
-                if skipped.iter().zip(since).any(|(skipped, since)| *skipped > since) {
-                    self.catch_up();
-                }
+                let is_behind = |lane: &Lane| skipped[*lane as usize] > since[*lane as usize];
+                self.catch_up(&Lane::ALL.into_iter().filter(is_behind).collect::<Vec<_>>());
                 let read = self.memberships(user);
                 self.loads.push_front((user, number, Load::Read(read)));
             }
@@ -171,7 +170,7 @@ impl World {
         let Some(session) = self.sessions.iter().find(|(_, session)| session.user == user).map(|(key, _)| *key) else {
             return;
         };
-        self.catch_up();
+        self.catch_up(&Lane::ALL);
         self.check(session);
         self.sessions.remove(&session);
         self.delivery.unbind(session, user);
@@ -186,8 +185,8 @@ impl World {
         }
     }
 
-    fn catch_up(&mut self) {
-        let latch = self.node.follower.barrier();
+    fn catch_up(&mut self, lanes: &[Lane]) {
+        let latch = self.node.follower.barrier(lanes);
         while !latch.wait(Duration::ZERO) {
             self.turn();
             std::thread::yield_now();
@@ -244,7 +243,7 @@ proptest! {
                 Act::Turn => world.turn(),
             }
         }
-        world.catch_up();
+        world.catch_up(&Lane::ALL);
         for session in world.sessions.keys().copied().collect::<Vec<_>>() {
             world.check(session);
         }
@@ -268,7 +267,7 @@ fn what_concerns_no_session_reaches_no_shard() {
     world.say(false);
     assert_eq!(skipped(&world), before + 3, "neither b nor c has a session");
     world.say(true);
-    world.catch_up();
+    world.catch_up(&Lane::ALL);
     assert_eq!(world.heard.0[&1].len(), 1);
     world.unbind(0);
     world.say(true);
