@@ -170,7 +170,7 @@ metrics! {
         unknown: Counter = "cluster_unknown_messages", "Messages of a form that this program does not know";
         /// Such an entry is handed out as `opaque`; after such a change everything in memory is read anew.
         opaque: Counter = "cluster_opaque_records", "Entries and changes of kinds that this program does not know";
-        skipped: Counter = "cluster_skipped", "Commits that concerned no session of this node and were not fanned out";
+        skipped: Counter = "cluster_skipped", "Entries and changes of members that concerned no session of this node and were not fanned out";
         recent_resumes: Counter = "cluster_recent_resumes", "Resumes answered from memory, without a look into timelines";
         asked: Counter = "cluster_asked", "Gaps that another node was asked for: the store did not tell";
         /// The other node had taken the lead.

@@ -13,7 +13,7 @@ use crate::{
     chunked_slab::ChunkedSlab,
     countdown_latch::CountdownLatch,
     entry_view::encode_entry,
-    live_audience::{JoinHold, LiveAudience},
+    live_audience::{LiveAudience, MembersHold},
     visibility::{Floors, HiddenMessages, View, is_by, oldest_target, targets_of},
 };
 use bytes::Bytes;
@@ -153,12 +153,14 @@ pub enum Step {
         /// The last `seq` before they joined; `None`: the one before the next block.
         joined_seq: Option<u64>,
         /// In a cluster.
-        hold: Option<JoinHold>,
+        hold: Option<MembersHold>,
     },
     Leave {
         conversation: ConversationNo,
         id: Arc<str>,
         users: Arc<[UserNo]>,
+        /// In a cluster.
+        hold: Option<MembersHold>,
     },
     /// Every entry up to the fan-out's position was handed over before; the shard counts the latch down.
     Barrier(Arc<CountdownLatch>),
@@ -424,7 +426,7 @@ impl Delivery {
                 Step::Join { conversation, users, joined_seq, hold: _ } => {
                     users.iter().for_each(|user| self.join(*conversation, *user, joined_seq.unwrap_or(JOINED_LAST)));
                 }
-                Step::Leave { conversation, id, users } => {
+                Step::Leave { conversation, id, users, hold: _ } => {
                     users.iter().for_each(|user| self.leave(*conversation, id, *user, sink));
                 }
             }
@@ -544,6 +546,12 @@ impl Delivery {
 
     pub fn positions(&self) -> [Position; LANES] {
         self.positions
+    }
+
+    /// How far commits have come for a session that begins now: to these positions, or farther where they concerned nobody here.
+    pub fn positions_passed(&self) -> [Position; LANES] {
+        let skipped = self.live_audience.as_ref().map_or([0; LANES], |audience| audience.skipped());
+        std::array::from_fn(|lane| self.positions[lane].max(skipped[lane]))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     directory::Directory,
     lanes::{LaneItem, Lanes},
     lists::changes::ListChanges,
-    live_audience::{JoinHold, LiveAudience},
+    live_audience::{LiveAudience, MembersHold},
     receipts::{ReceiptMove, Receipts},
     shards::{Shards, Signal},
     streams::{Streams, begun_stream},
@@ -149,8 +149,8 @@ fn keep_concerning(audience: &Arc<LiveAudience>, lane_items: &mut Vec<LaneItem>,
     let mut decision = audience.decide(through);
     lane_items.retain_mut(|LaneItem { conversation, joined, left, hold, .. }| {
         let concerns = decision.concerns(conversation, joined, left);
-        if concerns && !joined.is_empty() && conversation.pair.is_none() {
-            *hold = Some(JoinHold::new(audience, conversation.no));
+        if concerns && !(joined.is_empty() && left.is_empty()) && conversation.pair.is_none() {
+            *hold = Some(MembersHold::new(audience, conversation.no));
         }
         concerns
     });

@@ -12,7 +12,7 @@ use crate::{
     directory::Directory,
     entry_view::{CompactEntries, encode_entry},
     fairness::{AdmissionError, FlowKey},
-    live_audience::JoinHold,
+    live_audience::MembersHold,
     shards::Shards,
     streams::{StreamKey, Streams, Touch},
     visibility::{Floors, HiddenMessages, View, oldest_target},
@@ -23,6 +23,7 @@ pub use slots::LaneSlot;
 use slots::LaneSlots;
 use std::{
     collections::BTreeSet,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -44,8 +45,8 @@ pub struct LaneItem {
     pub conversation: Arc<Conversation>,
     /// Members who join: they see the entry and all later ones.
     pub joined: Vec<UserNo>,
-    /// Of members who join, in a cluster.
-    pub hold: Option<JoinHold>,
+    /// Of members who join or leave, in a cluster.
+    pub hold: Option<MembersHold>,
     /// Members who leave: they see the entry and none after it.
     pub left: Vec<UserNo>,
     pub entry: Option<StoredEntry>,
@@ -58,9 +59,13 @@ pub struct LaneItem {
 /// An element of a lane's queue.
 enum LaneWork {
     Items(Vec<LaneItem>),
-    /// Every item up to this position is in the queue before the barrier. Each shard counts the latch down when it has
-    /// applied those items.
-    Barrier(Position, Arc<CountdownLatch>),
+    /// Every item up to this position is in the queue before the barrier. Each of these shards counts the latch down when it
+    /// has applied those items.
+    Barrier {
+        position: Position,
+        shards: Range<usize>,
+        latch: Arc<CountdownLatch>,
+    },
     /// The text of a message has grown.
     Stream(StreamKey),
 }
@@ -150,12 +155,14 @@ impl Lanes {
         }
     }
 
-    /// Puts a barrier behind all items of these lanes up to `position`. The latch opens when every shard has applied them.
-    pub(crate) fn barrier(&self, position: Position, lanes: &[Lane]) -> Arc<CountdownLatch> {
-        let latch = CountdownLatch::new(self.shards.count() * lanes.len());
+    /// Puts a barrier behind all items of these lanes up to `position`. The latch opens when this shard, or every one, has
+    /// applied them.
+    pub(crate) fn barrier(&self, position: Position, lanes: &[Lane], shard: Option<usize>) -> Arc<CountdownLatch> {
+        let shards = shard.map_or(0..self.shards.count(), |shard| shard..shard + 1);
+        let latch = CountdownLatch::new(shards.len() * lanes.len());
         for lane in lanes {
             if let Some(sender) = &*self.queues[*lane as usize].sender.lock() {
-                let _ = sender.send(LaneWork::Barrier(position, latch.clone()));
+                let _ = sender.send(LaneWork::Barrier { position, shards: shards.clone(), latch: latch.clone() });
             }
         }
         latch
@@ -209,9 +216,9 @@ impl Worker {
                             self.hand_over(&mut builder);
                         }
                     }
-                    LaneWork::Barrier(position, latch) => {
+                    LaneWork::Barrier { position, shards, latch } => {
                         self.hand_over(&mut builder);
-                        self.barrier(position, &latch);
+                        self.barrier(position, shards, latch);
                     }
                 }
                 match self.inbox.try_recv() {
@@ -223,10 +230,10 @@ impl Worker {
         }
     }
 
-    fn barrier(&self, position: Position, latch: &Arc<CountdownLatch>) {
-        let steps = vec![Step::Barrier(latch.clone())];
+    fn barrier(&self, position: Position, shards: Range<usize>, latch: Arc<CountdownLatch>) {
+        let steps = vec![Step::Barrier(latch)];
         let fanout = Arc::new(Fanout { lane: self.lane, through: position, steps, committed_at: Instant::now() });
-        for shard in 0..self.shards.count() {
+        for shard in shards {
             self.shards.fan_out(shard, fanout.clone());
         }
     }
@@ -368,7 +375,12 @@ impl FanoutBuilder {
             // The notice of the join is the first entry that they see.
             let joined_seq = entry.as_ref().map(|notice| notice.seq - 1);
             let conversation = conversation.no;
-            self.steps.push(OpenStep::Done(Step::Join { conversation, users: joined.into(), joined_seq, hold }));
+            self.steps.push(OpenStep::Done(Step::Join {
+                conversation,
+                users: joined.into(),
+                joined_seq,
+                hold: hold.clone(),
+            }));
         }
         if let Some(entry) = entry {
             self.append(&conversation, entry);
@@ -376,7 +388,12 @@ impl FanoutBuilder {
         if !left.is_empty() {
             self.close(conversation.no);
             let id = conversation.id.as_str().into();
-            self.steps.push(OpenStep::Done(Step::Leave { conversation: conversation.no, id, users: left.into() }));
+            self.steps.push(OpenStep::Done(Step::Leave {
+                conversation: conversation.no,
+                id,
+                users: left.into(),
+                hold,
+            }));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Which commits concern a session of this node. A node of a cluster follows the commits of all nodes; one that none of its sessions
-//! may see goes into the caches and no further: it is not encoded, and wakes neither a lane nor a shard.
+//! may see goes into the caches and no further: it is not encoded, and wakes neither a lane nor a shard. Pieces of messages that
+//! grow, which are no commits, are still handed on.
 //!
 //! The users with sessions and the conversations with live members are counted in cells, several in one: a commit whose cell is
 //! taken by somebody else is handed on for nothing, and one that concerns a session is always handed on.
@@ -129,25 +130,26 @@ impl Decision<'_> {
     }
 }
 
-/// Counts a conversation that has a new live member until all shards know.
+/// Counts a conversation whose members change until all shards know: until then neither a shard's count of it nor what a shard
+/// has noted for a user who is loading is final.
 #[derive(Clone)]
-pub struct JoinHold(Arc<HeldConversation>);
+pub struct MembersHold(Arc<HeldConversation>);
 
 struct HeldConversation {
     audience: Arc<LiveAudience>,
     conversation: ConversationNo,
 }
 
-impl JoinHold {
-    pub(crate) fn new(audience: &Arc<LiveAudience>, conversation: ConversationNo) -> JoinHold {
+impl MembersHold {
+    pub(crate) fn new(audience: &Arc<LiveAudience>, conversation: ConversationNo) -> MembersHold {
         audience.conversation_came(conversation);
-        JoinHold(Arc::new(HeldConversation { audience: audience.clone(), conversation }))
+        MembersHold(Arc::new(HeldConversation { audience: audience.clone(), conversation }))
     }
 }
 
-impl std::fmt::Debug for JoinHold {
+impl std::fmt::Debug for MembersHold {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "JoinHold({})", self.0.conversation.0)
+        write!(formatter, "MembersHold({})", self.0.conversation.0)
     }
 }
 

@@ -280,7 +280,7 @@ impl SessionBinding {
 pub(crate) struct PendingBind {
     pub app_version: Option<Arc<str>>,
     pub cursor: Option<Cursor>,
-    /// The shard's positions when the session was bound: from there on offline push counts the user as online.
+    /// How far commits had come when the session was bound: from there on offline push counts the user as online.
     pub positions_at_bind: [Position; LANES],
 }
 

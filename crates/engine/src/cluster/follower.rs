@@ -372,10 +372,10 @@ impl Follower {
         !self.advanced.wait_while_for(&mut state, |state| state.applied < position && !state.stopping, time).timed_out()
     }
 
-    /// Has every shard take note that it has got all of these lanes up to the position that is applied now.
-    pub(crate) fn barrier(&self, lanes: &[Lane]) -> Arc<CountdownLatch> {
+    /// Has this shard, or every one, take note that it has got all of these lanes up to the position that is applied now.
+    pub(crate) fn barrier(&self, lanes: &[Lane], shard: Option<usize>) -> Arc<CountdownLatch> {
         let state = self.state.lock();
-        self.applier.lanes.barrier(state.applied, lanes)
+        self.applier.lanes.barrier(state.applied, lanes, shard)
     }
 
     pub(crate) fn live_audience(&self) -> Option<Arc<LiveAudience>> {

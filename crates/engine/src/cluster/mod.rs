@@ -276,24 +276,24 @@ impl Cluster {
         if !self.follower.wait_until_applied(target, CATCH_UP_MAX) {
             return Err(late());
         }
-        self.pass_barrier(&Lane::ALL)
+        self.pass_barrier(&Lane::ALL, None)
     }
 
-    /// Waits until every shard has come as far in these lanes as this node has applied commits. Blocks.
-    fn pass_barrier(&self, lanes: &[Lane]) -> Result<(), Refusal> {
-        self.follower.barrier(lanes).wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
+    /// Waits until this shard, or every one, has come as far in these lanes as this node has applied commits. Blocks.
+    fn pass_barrier(&self, lanes: &[Lane], shard: Option<usize>) -> Result<(), Refusal> {
+        self.follower.barrier(lanes, shard).wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
     }
 
-    /// For users who have bound at a shard that had come as far as `since`: waits until the shards have come as far as the
+    /// For users who have bound at a shard that had come as far as `since`: waits until the shard has come as far as the
     /// commits that had been taken to concern no session of this node before. Blocks.
     ///
     /// # Errors
-    /// `store_unavailable`: they did not come so far in time.
-    pub(crate) fn pass_skipped(&self, since: [Position; LANES]) -> Result<(), Refusal> {
+    /// `store_unavailable`: it did not come so far in time.
+    pub(crate) fn pass_skipped(&self, shard: usize, since: [Position; LANES]) -> Result<(), Refusal> {
         let skipped = self.follower.live_audience().map_or([0; LANES], |audience| audience.skipped());
         let is_behind = |lane: &Lane| skipped[*lane as usize] > since[*lane as usize];
         let behind: Vec<Lane> = Lane::ALL.into_iter().filter(is_behind).collect();
-        if behind.is_empty() { Ok(()) } else { self.pass_barrier(&behind) }
+        if behind.is_empty() { Ok(()) } else { self.pass_barrier(&behind, Some(shard)) }
     }
 }
 

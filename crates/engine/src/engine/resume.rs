@@ -88,13 +88,13 @@ impl Engine {
         self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.catch_up(cursor))
     }
 
-    /// Called before the memberships of users are read who have bound at a shard that had applied the positions `since`: of what
-    /// was taken to concern nobody here, before they came, the shard will have taken note. Blocks.
+    /// Called before the memberships of users are read who have bound at a shard that had applied the positions `since`: when this
+    /// returns, the shard has passed all that was taken to concern nobody here before they came. Blocks.
     ///
     /// # Errors
     /// `store_unavailable`: the shard did not come so far in time.
-    pub fn pass_skipped(&self, since: [Position; LANES]) -> Result<(), Refusal> {
-        self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.pass_skipped(since))
+    pub fn pass_skipped(&self, shard: usize, since: [Position; LANES]) -> Result<(), Refusal> {
+        self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.pass_skipped(shard, since))
     }
 
     /// The memberships of a user whose conversations have an audience, for a shard that has applied the positions

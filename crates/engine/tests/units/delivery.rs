@@ -38,7 +38,7 @@ fn join(user: UserNo) -> Step {
 }
 
 fn leave(user: UserNo) -> Step {
-    Step::Leave { conversation: ROOM, id: "room".into(), users: [user].into() }
+    Step::Leave { conversation: ROOM, id: "room".into(), users: [user].into(), hold: None }
 }
 
 fn apply(delivery: &mut Delivery, through: Position, steps: Vec<Step>) -> Vec<(SessionKey, String)> {

@@ -193,7 +193,7 @@ impl Shard {
         });
         bind.awaits_registration = bind.push;
         if let Some(pending) = &mut bind.pending {
-            pending.positions_at_bind = self.delivery.positions();
+            pending.positions_at_bind = self.delivery.positions_passed();
         }
         let expires_at = bind.expires_at;
         connection.is_compact = bind.compact;

@@ -30,7 +30,7 @@ impl Shard {
         if !binding.chat {
             // A session without chat is handed no entries: its cursor stays, or begins at the shard's positions.
             let cursor = binding.pending.as_ref().and_then(|pending| pending.cursor);
-            let positions = self.delivery.positions();
+            let positions = self.delivery.positions_passed();
             let connection = &mut self.connections[key];
             match cursor {
                 Some(cursor) => connection.cursor = cursor,
@@ -76,14 +76,14 @@ impl Shard {
     /// Has the memberships of the users who have bound in this turn read by other threads, those of several users by one: where many
     /// bind at once, waking a thread for each costs more than the reads.
     pub(super) fn read_memberships(&mut self) {
-        let since = self.delivery.positions();
+        let (index, since) = (self.parts.index, self.delivery.positions());
         while !self.unread_memberships.is_empty() {
             let rest = self.unread_memberships.len().saturating_sub(MEMBERSHIPS_PER_READ);
             let users = self.unread_memberships.split_off(rest);
             let (engine, shard) = self.handles();
             self.parts.runtime.spawn_blocking(move || {
                 let mut reads = Vec::with_capacity(users.len());
-                let passed = or_defect(|| engine.pass_skipped(since));
+                let passed = or_defect(|| engine.pass_skipped(index, since));
                 for (user, number) in users {
                     // Any session of the user may wait for the memberships, not only the one that asked.
                     if !engine.presence.local_sessions(user).is_empty() {
