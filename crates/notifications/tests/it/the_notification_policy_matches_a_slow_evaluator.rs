@@ -3,7 +3,7 @@
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
-use tidings_domain::model::{ConversationKind, Locale, User, UserNo};
+use tidings_domain::model::{ConversationKind, Locale, User, UserExtras, UserNo};
 use tidings_notifications::policy::{CompiledPolicy, MessageFacts, PersonFacts, check};
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
