@@ -544,7 +544,9 @@ impl UserSettings {
         let notifications =
             (self.notifications != NotificationPreferences::default()).then(|| Box::new(self.notifications));
         let UserSettings { blocks, receipts_off, suspension, .. } = self;
-        User { receipts_off, notifications, suspension, blocks, ..user }
+        let mut user = User { receipts_off, blocks, ..user };
+        user.change_extras(|extras| (extras.notifications, extras.suspension) = (notifications, suspension));
+        user
     }
 
     /// The row; absent for the defaults.

@@ -310,7 +310,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             }
             Proposal::SetDoNotDisturb { user, window } => {
                 let mut found = self.rows.user(*user)?.ok_or(Rejection::NoSuchUser(*user))?;
-                found.do_not_disturb = window.clone().map(Box::new);
+                found.change_extras(|extras| extras.do_not_disturb = window.clone().map(Box::new));
                 self.rows.put_user(found);
                 Ok(Outcome::Done)
             }
@@ -553,7 +553,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             };
             user.name = patch.name.clone().or(user.name);
             user.avatar = patch.avatar.clone().or(user.avatar);
-            user.attributes = patch.attributes.clone().or(user.attributes);
+            if let Some(attributes) = &patch.attributes {
+                user.change_extras(|extras| extras.attributes = Some(attributes.clone()));
+            }
             user.change_locale(patch.language.as_deref(), patch.time_zone.as_deref());
             self.rows.put_user(user);
         }
@@ -562,22 +564,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
 
     /// A new user with this id, who is yet to be stored.
     fn new_user(&mut self, id: &'a str) -> User {
-        User {
-            no: self.rows.new_user_no(id),
-            id: id.to_owned(),
-            name: None,
-            avatar: None,
-            attributes: None,
-            created_at: self.now_ms,
-            do_not_disturb: None,
-            locale: None,
-            revoked_at: 0,
-            receipts_off: false,
-            suspension: None,
-            blocks: 0,
-            notifications: None,
-            agent: None,
-        }
+        User::new(self.rows.new_user_no(id), id.to_owned(), self.now_ms)
     }
 }
 

@@ -73,7 +73,7 @@ impl Lane {
     }
 }
 
-/// A user as the store has it; members of the same conversations see it as a profile.
+/// A user as the store has it; members of the same conversations see it as a profile. The directory holds 100,000 of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct User {
     /// The number by which keys and other rows refer to the user.
@@ -84,24 +84,31 @@ pub struct User {
     pub name: Option<String>,
     /// The address of a picture, as the app server wrote it.
     pub avatar: Option<String>,
-    /// JSON text.
-    pub attributes: Option<String>,
     /// In milliseconds since 1970 UTC.
     pub created_at: u64,
-    /// Boxed because it is rare and the cache holds 100,000 users.
-    pub do_not_disturb: Option<Box<DailyWindow>>,
-    /// The language and the time zone; boxed for the same reason.
-    pub locale: Option<Box<Locale>>,
     /// Tokens issued before this time (milliseconds since 1970 UTC) are refused; 0: none were revoked.
     pub revoked_at: u64,
     /// Others do not learn what the user has read, and the user does not learn what others have read.
     pub receipts_off: bool,
-    /// By which channels the user wants to be notified; boxed since most users set nothing.
-    pub notifications: Option<Box<NotificationPreferences>>,
-    /// The last suspension, unless it was lifted; it may be over. Boxed since it is rare.
-    pub suspension: Option<Box<Suspension>>,
     /// How many other users the user blocks.
     pub blocks: u32,
+    /// Absent: all of them are the defaults. [`User::change_extras`] keeps it so.
+    pub extras: Option<Box<UserExtras>>,
+}
+
+/// What many users do not have, behind one pointer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct UserExtras {
+    /// JSON text.
+    pub attributes: Option<String>,
+    /// The hours in which the user is not to be disturbed.
+    pub do_not_disturb: Option<Box<DailyWindow>>,
+    /// The language and the time zone.
+    pub locale: Option<Box<Locale>>,
+    /// By which channels the user wants to be notified.
+    pub notifications: Option<Box<NotificationPreferences>>,
+    /// The last suspension, unless it was lifted; it may be over.
+    pub suspension: Option<Box<Suspension>>,
     /// Of an account as a caller: the agent who acts for it. Never stored.
     pub agent: Option<Box<Sender>>,
 }
@@ -121,35 +128,95 @@ pub struct Suspension {
 }
 
 impl User {
+    /// A user of whom nothing else is set.
+    pub fn new(no: UserNo, id: String, created_at: u64) -> User {
+        User {
+            no,
+            id,
+            name: None,
+            avatar: None,
+            created_at,
+            revoked_at: 0,
+            receipts_off: false,
+            blocks: 0,
+            extras: None,
+        }
+    }
+
+    /// The user with these extras in place of the former ones.
+    #[must_use]
+    pub fn with_extras(self, extras: UserExtras) -> User {
+        User { extras: (extras != UserExtras::default()).then(|| Box::new(extras)), ..self }
+    }
+
+    /// Changes the extras; what is the default again takes no memory.
+    pub fn change_extras(&mut self, change: impl FnOnce(&mut UserExtras)) {
+        let mut extras = self.extras.take().unwrap_or_default();
+        change(&mut extras);
+        self.extras = Some(extras).filter(|extras| **extras != UserExtras::default());
+    }
+
     /// How the user is shown.
     pub fn card(&self) -> UserCard {
         UserCard { id: self.id.clone(), name: self.name.clone(), avatar: self.avatar.clone() }
     }
 
+    /// What the app server keeps with the user, as JSON text.
+    pub fn attributes(&self) -> Option<&str> {
+        self.extras.as_ref()?.attributes.as_deref()
+    }
+
+    /// The hours in which the user is not to be disturbed.
+    pub fn do_not_disturb(&self) -> Option<&DailyWindow> {
+        self.extras.as_ref()?.do_not_disturb.as_deref()
+    }
+
+    /// By which channels the user wants to be notified; `None`: nothing is set.
+    pub fn notifications(&self) -> Option<&NotificationPreferences> {
+        self.extras.as_ref()?.notifications.as_deref()
+    }
+
+    /// The last suspension, unless it was lifted; it may be over.
+    pub fn suspension(&self) -> Option<&Suspension> {
+        self.extras.as_ref()?.suspension.as_deref()
+    }
+
     /// The suspension, if it holds at this time.
     pub fn suspension_at(&self, now_ms: u64) -> Option<&Suspension> {
-        self.suspension.as_deref().filter(|suspension| suspension.until.is_none_or(|until| now_ms < until))
+        self.suspension().filter(|suspension| suspension.until.is_none_or(|until| now_ms < until))
+    }
+
+    /// The language and the time zone, if one of them is known.
+    pub fn locale(&self) -> Option<&Locale> {
+        self.extras.as_ref()?.locale.as_deref()
     }
 
     /// The user's language as a BCP 47 tag, if it is known.
     pub fn language(&self) -> Option<&str> {
-        self.locale.as_ref()?.language.as_deref()
+        self.locale()?.language.as_deref()
     }
 
     /// The user's IANA time zone, if it is known.
     pub fn time_zone(&self) -> Option<&str> {
-        self.locale.as_ref()?.time_zone.as_deref()
+        self.locale()?.time_zone.as_deref()
     }
 
     /// Changes the given ones of language and time zone; an empty text removes one.
     pub fn change_locale(&mut self, language: Option<&str>, time_zone: Option<&str>) {
-        let locale = self.locale.take().map(|locale| *locale).unwrap_or_default().with(language, time_zone);
-        self.locale = (locale != Locale::default()).then(|| Box::new(locale));
+        self.change_extras(|extras| {
+            let locale = extras.locale.take().map(|locale| *locale).unwrap_or_default().with(language, time_zone);
+            extras.locale = (locale != Locale::default()).then(|| Box::new(locale));
+        });
+    }
+
+    /// Of an account as a caller: the agent who acts for it.
+    pub fn agent(&self) -> Option<&Sender> {
+        self.extras.as_ref()?.agent.as_deref()
     }
 
     /// The person behind the caller, whose rates and shares count: the agent, of an account for which one acts.
     pub fn person(&self) -> UserNo {
-        self.agent.as_ref().map_or(self.no, |agent| agent.no)
+        self.agent().map_or(self.no, |agent| agent.no)
     }
 }
 

@@ -324,7 +324,7 @@ impl Engine {
         conversation: &Conversation,
         writing: Writing,
     ) -> Result<Role, Refusal> {
-        if user.suspension.is_some() {
+        if user.suspension().is_some() {
             check_not_suspended(user, self.clock.now_ms())?;
         }
         if let Some((a, b)) = conversation.pair {
@@ -366,25 +366,10 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_domain::model::{Suspension, UserNo};
+    use tidings_domain::model::{Suspension, UserExtras, UserNo};
 
     fn user(revoked_at: u64) -> User {
-        User {
-            receipts_off: false,
-            suspension: None,
-            blocks: 0,
-            notifications: None,
-            agent: None,
-            no: UserNo(1),
-            id: "ada".into(),
-            name: None,
-            avatar: None,
-            attributes: None,
-            created_at: 0,
-            do_not_disturb: None,
-            locale: None,
-            revoked_at,
-        }
+        User { revoked_at, ..User::new(UserNo(1), "ada".into(), 0) }
     }
 
     #[test]
@@ -411,7 +396,8 @@ mod tests {
     fn a_suspended_user_is_refused_until_the_suspension_ends() {
         let suspension = |until| Suspension { until, reason: "spam".into(), by: "mod".into(), at: 1 };
         let check = |until, now_ms| {
-            let user = User { suspension: Some(Box::new(suspension(until))), ..user(0) };
+            let suspension = Some(Box::new(suspension(until)));
+            let user = user(0).with_extras(UserExtras { suspension, ..UserExtras::default() });
             let claims = TokenClaims {
                 user: "ada".into(),
                 scopes: Scopes::ALL,

@@ -4,8 +4,8 @@
 use slab::Slab;
 use std::ops::{Index, IndexMut};
 
-/// Values of a chunk.
-const CHUNK: usize = 256;
+/// The memory of a chunk: a size that allocators have. Of a size in between they give the next one.
+const CHUNK_BYTES: usize = 16 * 1024;
 
 pub struct ChunkedSlab<T> {
     chunks: Vec<Slab<T>>,
@@ -28,6 +28,12 @@ impl<T> Default for ChunkedSlab<T> {
 }
 
 impl<T> ChunkedSlab<T> {
+    /// Values of a chunk. A slab's entry is a value, or the key of the next vacant entry.
+    const CHUNK: usize = match CHUNK_BYTES / size_of::<Result<T, usize>>() {
+        0 => 1,
+        values => values,
+    };
+
     pub fn vacant_entry(&mut self) -> VacantEntry<'_, T> {
         let chunk = match self.with_room.last() {
             Some(chunk) => *chunk,
@@ -39,9 +45,9 @@ impl<T> ChunkedSlab<T> {
         };
         let values = &mut self.chunks[chunk];
         if values.capacity() == 0 {
-            values.reserve_exact(CHUNK);
+            values.reserve_exact(Self::CHUNK);
         }
-        let fills = values.len() + 1 == CHUNK;
+        let fills = values.len() + 1 == Self::CHUNK;
         VacantEntry { entry: values.vacant_entry(), chunk, with_room: &mut self.with_room, fills }
     }
 
@@ -53,11 +59,11 @@ impl<T> ChunkedSlab<T> {
     }
 
     pub fn get(&self, key: usize) -> Option<&T> {
-        self.chunks.get(key / CHUNK)?.get(key % CHUNK)
+        self.chunks.get(key / Self::CHUNK)?.get(key % Self::CHUNK)
     }
 
     pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
-        self.chunks.get_mut(key / CHUNK)?.get_mut(key % CHUNK)
+        self.chunks.get_mut(key / Self::CHUNK)?.get_mut(key % Self::CHUNK)
     }
 
     /// Takes a value out.
@@ -65,12 +71,12 @@ impl<T> ChunkedSlab<T> {
     /// # Panics
     /// No value has this key.
     pub fn remove(&mut self, key: usize) -> T {
-        let chunk = key / CHUNK;
+        let chunk = key / Self::CHUNK;
         let values = &mut self.chunks[chunk];
-        if values.len() == CHUNK {
+        if values.len() == Self::CHUNK {
             self.with_room.push(chunk);
         }
-        let value = values.remove(key % CHUNK);
+        let value = values.remove(key % Self::CHUNK);
         if values.is_empty() {
             *values = Slab::new();
         }
@@ -80,12 +86,12 @@ impl<T> ChunkedSlab<T> {
     /// The values with their keys, in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         let chunks = self.chunks.iter().enumerate();
-        chunks.flat_map(|(chunk, values)| values.iter().map(move |(key, value)| (chunk * CHUNK + key, value)))
+        chunks.flat_map(|(chunk, values)| values.iter().map(move |(key, value)| (chunk * Self::CHUNK + key, value)))
     }
 
     /// Above all keys.
     pub fn keys_end(&self) -> usize {
-        self.chunks.len() * CHUNK
+        self.chunks.len() * Self::CHUNK
     }
 
     pub fn is_empty(&self) -> bool {
@@ -95,7 +101,7 @@ impl<T> ChunkedSlab<T> {
 
 impl<'a, T> VacantEntry<'a, T> {
     pub fn key(&self) -> usize {
-        self.chunk * CHUNK + self.entry.key()
+        self.chunk * ChunkedSlab::<T>::CHUNK + self.entry.key()
     }
 
     pub fn insert(self, value: T) -> &'a mut T {
@@ -111,13 +117,13 @@ impl<T> Index<usize> for ChunkedSlab<T> {
     type Output = T;
 
     fn index(&self, key: usize) -> &T {
-        &self.chunks[key / CHUNK][key % CHUNK]
+        &self.chunks[key / Self::CHUNK][key % Self::CHUNK]
     }
 }
 
 impl<T> IndexMut<usize> for ChunkedSlab<T> {
     fn index_mut(&mut self, key: usize) -> &mut T {
-        &mut self.chunks[key / CHUNK][key % CHUNK]
+        &mut self.chunks[key / Self::CHUNK][key % Self::CHUNK]
     }
 }
 
@@ -130,6 +136,7 @@ mod tests {
 
     #[test]
     fn a_chunk_without_values_takes_no_memory() {
+        const CHUNK: usize = ChunkedSlab::<usize>::CHUNK;
         let mut slab = ChunkedSlab::default();
         let keys: Vec<usize> = (0..3 * CHUNK).map(|value| slab.insert(value)).collect();
         assert_eq!((slab.keys_end(), slab.with_room.len()), (3 * CHUNK, 0));
@@ -145,22 +152,22 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map from keys to values.
+        /// Against a map from keys to values, with about twenty values in a chunk.
         #[test]
         fn it_holds_what_a_map_holds(steps in proptest::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..2_000)) {
             let (mut slab, mut map) = (ChunkedSlab::default(), BTreeMap::new());
             for (at, (inserts, which)) in steps.into_iter().enumerate() {
                 if inserts || map.is_empty() {
-                    let key = slab.insert(at);
+                    let key = slab.insert([at; 100]);
                     prop_assert!(map.insert(key, at).is_none() && key < slab.keys_end());
                 } else {
                     let key = *map.keys().nth(which.index(map.len())).unwrap();
-                    prop_assert_eq!(Some(slab.remove(key)), map.remove(&key));
+                    prop_assert_eq!(Some(slab.remove(key)[0]), map.remove(&key));
                     prop_assert!(slab.get(key).is_none());
                 }
             }
             prop_assert_eq!(slab.is_empty(), map.is_empty());
-            prop_assert!(slab.iter().map(|(key, value)| (key, *value)).eq(map));
+            prop_assert!(slab.iter().map(|(key, value)| (key, value[0])).eq(map));
         }
     }
 }

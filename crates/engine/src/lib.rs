@@ -37,6 +37,7 @@
 
 pub mod access;
 pub mod attributes;
+mod block_map;
 pub mod bulk_sends;
 pub mod chunked_slab;
 pub mod cluster;

@@ -187,7 +187,7 @@ fn why_not_by(channel: PolicyChannel, message: WantedMessage, user: &User, now_m
     if let Some(muted) = muted(message.mute, now_ms) {
         return Some(muted);
     }
-    if let Some(notifications) = &user.notifications {
+    if let Some(notifications) = user.notifications() {
         let of_kind = match message.kind {
             ConversationKind::Direct => &notifications.direct,
             ConversationKind::Group => &notifications.group,
@@ -215,7 +215,7 @@ pub(crate) fn why_not_by_fallback(user: &User, expires_at: u64, defers: bool, no
     if let Some(suspended) = suspended(user, now_ms) {
         return Some(suspended);
     }
-    let off = user.notifications.as_ref().is_some_and(|own| own.off.contains(&PolicyChannel::Providers));
+    let off = user.notifications().is_some_and(|own| own.off.contains(&PolicyChannel::Providers));
     if off {
         return Some(Unwanted::always(NotificationOutcome::ChannelOff));
     }
@@ -281,12 +281,11 @@ fn quiet_end(user: &User, disturbed: &Unwanted) -> Option<u64> {
 
 /// Whether do-not-disturb or snoozing holds back what would disturb the person now.
 fn disturbed_until(user: &User, now_ms: u64) -> Option<Unwanted> {
-    if let Some(end) =
-        user.notifications.as_ref().and_then(|notifications| notifications.snooze_until).filter(|end| now_ms < *end)
-    {
+    let snoozed = user.notifications().and_then(|notifications| notifications.snooze_until);
+    if let Some(end) = snoozed.filter(|end| now_ms < *end) {
         return Some(Unwanted::until(NotificationOutcome::Snoozed, Some(end)));
     }
-    let window = user.do_not_disturb.as_ref().filter(|window| window_covers(window, now_ms))?;
+    let window = user.do_not_disturb().filter(|window| window_covers(window, now_ms))?;
     Some(Unwanted::until(NotificationOutcome::DoNotDisturb, window_end(window, now_ms)))
 }
 
@@ -299,22 +298,11 @@ mod tests {
 
     fn user(notifications: NotificationPreferences) -> User {
         let window = DailyWindow { start: "22:00".into(), end: "07:00".into(), time_zone: "UTC".into() };
-        User {
-            no: UserNo(1),
-            id: "ben".into(),
-            name: None,
-            avatar: None,
-            attributes: None,
-            created_at: 0,
+        User::new(UserNo(1), "ben".into(), 0).with_extras(UserExtras {
             do_not_disturb: Some(Box::new(window)),
-            locale: None,
-            revoked_at: 0,
-            receipts_off: false,
-            suspension: None,
-            blocks: 0,
             notifications: Some(Box::new(notifications)),
-            agent: None,
-        }
+            ..UserExtras::default()
+        })
     }
 
     /// For each channel in the order of [`PolicyChannel::ALL`]: the outcome that holds it back, and until when.

@@ -27,7 +27,7 @@ impl UserContext {
 
     /// The attributes of the user's profile, parsed.
     pub(super) fn profile_attributes(&self) -> Option<Attributes<'_>> {
-        self.profile.as_ref().and_then(|profile| profile.attributes.as_deref()).map(Attributes::of_profile)
+        self.profile.as_ref().and_then(|profile| profile.attributes()).map(Attributes::of_profile)
     }
 }
 

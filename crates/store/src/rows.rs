@@ -200,37 +200,24 @@ struct UserRow {
 
 impl UserRow {
     fn of(user: &User) -> Self {
-        let window = user.do_not_disturb.clone().map(|w| (w.start, w.end, w.time_zone));
-        let User { id, name, avatar, attributes, created_at, .. } = user.clone();
+        let window = user.do_not_disturb().cloned().map(|w| (w.start, w.end, w.time_zone));
+        let attributes = user.attributes().map(str::to_owned);
+        let User { id, name, avatar, created_at, .. } = user.clone();
         UserRow { id, name, avatar, attributes, created_at, window }
     }
 
     fn user(self, no: UserNo, locale: Option<Box<Locale>>) -> User {
         let UserRow { id, name, avatar, attributes, created_at, window } = self;
         let do_not_disturb = window.map(|(start, end, time_zone)| Box::new(DailyWindow { start, end, time_zone }));
-        User {
-            no,
-            id,
-            name,
-            avatar,
-            attributes,
-            created_at,
-            do_not_disturb,
-            locale,
-            revoked_at: 0,
-            receipts_off: false,
-            suspension: None,
-            blocks: 0,
-            notifications: None,
-            agent: None,
-        }
+        let extras = UserExtras { attributes, do_not_disturb, locale, ..UserExtras::default() };
+        User { name, avatar, ..User::new(no, id, created_at) }.with_extras(extras)
     }
 }
 
 /// Encodes a user's profile. A language or time zone follows the row as JSON; older programs pass over it.
 pub(crate) fn encode_user(user: &User) -> Vec<u8> {
     let mut bytes = encode(&UserRow::of(user));
-    if let Some(locale) = &user.locale {
+    if let Some(locale) = user.locale() {
         // Writing to memory cannot fail.
         bytes.extend(serde_json::to_vec(locale).unwrap_or_default());
     }

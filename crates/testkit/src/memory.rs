@@ -392,7 +392,7 @@ impl State {
             }
             Proposal::SetDoNotDisturb { user, window } => {
                 let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(*user))?;
-                found.do_not_disturb = window.clone().map(Box::new);
+                found.change_extras(|extras| extras.do_not_disturb = window.clone().map(Box::new));
                 Outcome::Done
             }
             Proposal::Revoke { user, before, .. } => {
@@ -498,30 +498,14 @@ impl State {
                     created += 1;
                     let no = UserNo(self.users.len() as u64 + 1);
                     self.user_nos.insert(patch.id.clone(), no);
-                    self.users.push(User {
-                        no,
-                        id: patch.id.clone(),
-                        name: None,
-                        avatar: None,
-                        attributes: None,
-                        created_at: now_ms,
-                        do_not_disturb: None,
-                        locale: None,
-                        revoked_at: 0,
-                        receipts_off: false,
-                        suspension: None,
-                        blocks: 0,
-                        notifications: None,
-                        agent: None,
-                    });
+                    self.users.push(User::new(no, patch.id.clone(), now_ms));
                     no
                 }
             };
             let user = &mut self.users[index(no.0)];
             user.name = patch.name.clone().or(user.name.take());
             user.avatar = patch.avatar.clone().or(user.avatar.take());
-            user.attributes = patch.attributes.clone().or(user.attributes.take());
-            let mut locale = user.locale.take().map(|locale| *locale).unwrap_or_default();
+            let mut locale = user.locale().cloned().unwrap_or_default();
             for (own, new) in [(&mut locale.language, &patch.language), (&mut locale.time_zone, &patch.time_zone)] {
                 match new.as_deref() {
                     Some("") => *own = None,
@@ -529,7 +513,10 @@ impl State {
                     None => {}
                 }
             }
-            user.locale = (locale != Locale::default()).then(|| Box::new(locale));
+            user.change_extras(|extras| {
+                extras.attributes = patch.attributes.clone().or(extras.attributes.take());
+                extras.locale = (locale != Locale::default()).then(|| Box::new(locale));
+            });
         }
         Outcome::Users { created, updated }
     }

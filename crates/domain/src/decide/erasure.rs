@@ -87,23 +87,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             EraseStep::Profile { person, .. } => {
                 let before = self.rows.user(person.no)?.ok_or(Rejection::NoSuchUser(person.no))?;
                 if before.id != person.alias {
-                    let User { no, created_at, suspension, .. } = before;
-                    let left = User {
-                        no,
-                        id: person.alias.clone(),
-                        name: None,
-                        avatar: None,
-                        attributes: None,
-                        created_at,
-                        do_not_disturb: None,
-                        locale: None,
-                        revoked_at: 0,
-                        receipts_off: false,
-                        notifications: None,
-                        suspension,
-                        blocks: 0,
-                        agent: None,
-                    };
+                    let suspension = before.suspension().cloned().map(Box::new);
+                    let left = User::new(before.no, person.alias.clone(), before.created_at)
+                        .with_extras(UserExtras { suspension, ..UserExtras::default() });
                     self.rows.erase_user(&before.id, left);
                 }
             }

@@ -14,7 +14,7 @@ impl Engine {
     /// `store_unavailable`.
     pub(crate) fn acting(&self, user: &Arc<User>, conversation: &str) -> Result<Arc<User>, Refusal> {
         let desks = &self.directory.desks;
-        let Some((a, b)) = direct_pair(conversation).filter(|_| !desks.is_empty() && user.agent.is_none()) else {
+        let Some((a, b)) = direct_pair(conversation).filter(|_| !desks.is_empty() && user.agent().is_none()) else {
             return Ok(user.clone());
         };
         if a == user.id || b == user.id {
@@ -27,7 +27,7 @@ impl Engine {
     /// The account as the caller, for which an agent acts.
     pub(crate) fn as_account(&self, agent: &User, desk: &AccountDesk) -> Result<Arc<User>, Refusal> {
         let mut account = User::clone(&*self.directory.require_user(&desk.desk.user.id)?);
-        account.agent = Some(Box::new(Sender::of(agent)));
+        account.change_extras(|extras| extras.agent = Some(Box::new(Sender::of(agent))));
         Ok(Arc::new(account))
     }
 
@@ -69,7 +69,7 @@ impl Engine {
         by: Option<&User>,
     ) -> Option<Box<EntryDetails>> {
         let sides = self.directory.desks.sides(conversation.pair)?;
-        let agent = by.and_then(|user| user.agent.as_deref()).cloned();
+        let agent = by.and_then(|user| user.agent()).cloned();
         let desk = Some(EntryDesk { agent, ..EntryDesk::of(sides.desk.account) });
         Some(Box::new(EntryDetails { desk, ..EntryDetails::of(kind) }))
     }

@@ -6,6 +6,7 @@
 //! nothing of what was cleared.
 
 use parking_lot::Mutex;
+use roaring::RoaringTreemap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tidings_domain::{
     model::{ConversationNo, UserNo},
@@ -22,7 +23,8 @@ enum Mark {
 
 #[derive(Default)]
 struct State {
-    live: FxHashSet<UserNo>,
+    /// The numbers of live users: a bitmap takes about two bytes for each.
+    live: RoaringTreemap,
     /// Of live users, the conversations that have marks of theirs. Few have cleared anything.
     conversations: FxHashMap<UserNo, FxHashSet<ConversationNo>>,
     marks: FxHashMap<ConversationNo, Vec<(UserNo, Mark)>>,
@@ -31,7 +33,7 @@ struct State {
 
 impl State {
     fn put(&mut self, user: UserNo, conversation: ConversationNo, mark: Mark) {
-        if !self.live.contains(&user) {
+        if !self.live.contains(user.0) {
             return;
         }
         self.conversations.entry(user).or_default().insert(conversation);
@@ -63,7 +65,7 @@ pub(crate) struct ClearedMarks(Mutex<State>);
 impl ClearedMarks {
     /// The user's marks are about to be read.
     pub(crate) fn begin(&self, user: UserNo) {
-        self.0.lock().live.insert(user);
+        self.0.lock().live.insert(user.0);
     }
 
     /// What was read: for each conversation of which the user has cleared a part, up to which `seq`. What has changed meanwhile
@@ -103,7 +105,7 @@ impl ClearedMarks {
     /// The user has no session here any more.
     pub(crate) fn forget(&self, user: UserNo) {
         let mut state = self.0.lock();
-        state.live.remove(&user);
+        state.live.remove(user.0);
         for conversation in state.conversations.remove(&user).into_iter().flatten() {
             state.remove(user, conversation);
         }

@@ -32,3 +32,11 @@ fn after_a_change_of_a_later_version_everything_is_read_anew() {
     directory.invalidate_remote(Some(&Change::Opaque), None);
     assert_eq!(seen(), (Some("Ada L.".into()), false, 0));
 }
+
+#[test]
+fn a_user_without_extras_is_small() {
+    // With the two counts that an `Arc` has. Allocators have a size of 128 bytes, and none right above it.
+    let bytes = size_of::<User>() + 2 * size_of::<usize>();
+    println!("a user in the directory: {bytes} bytes");
+    assert!(bytes <= 128, "{bytes} bytes: what grew, and does every user need it?");
+}

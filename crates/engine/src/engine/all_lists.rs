@@ -78,7 +78,7 @@ impl Engine {
         let now_ms = self.clock.now_ms();
         let passes = |user: &User| {
             begins_with(user.name.as_deref(), query.name_prefix.as_deref())
-                && has_attribute(user.attributes.as_deref(), attribute)
+                && has_attribute(user.attributes(), attribute)
                 && query.suspended.is_none_or(|suspended| user.suspension_at(now_ms).is_some() == suspended)
         };
         let (users, next) = self.page_of_ids(NamedKind::User, (&query.id_prefix, &query.after), limit, |nos| {

@@ -94,7 +94,7 @@ impl Engine {
             avatar: user.avatar.clone(),
             attributes: self.attributes_shown(user, private),
             created_at: user.created_at,
-            do_not_disturb: user.do_not_disturb.as_deref().filter(|_| private).cloned(),
+            do_not_disturb: user.do_not_disturb().filter(|_| private).cloned(),
             language: user.language().filter(|_| private).map(str::to_owned),
             time_zone: user.time_zone().filter(|_| private).map(str::to_owned),
             // Who is suspended reads nothing: with the private fields this goes to app servers alone.
@@ -147,7 +147,7 @@ impl Engine {
         if !private && public.is_empty() {
             return None;
         }
-        let mut attributes = attributes_value(user.attributes.as_deref())?;
+        let mut attributes = attributes_value(user.attributes())?;
         if let Some(all) = attributes.as_object_mut().filter(|_| !private) {
             all.retain(|name, _| public.contains(name));
             return (!all.is_empty()).then_some(attributes);

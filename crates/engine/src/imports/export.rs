@@ -139,7 +139,7 @@ impl Export {
             id: user.id.clone(),
             name: user.name.clone(),
             avatar: user.avatar.clone(),
-            attributes: attributes_value(user.attributes.as_deref()),
+            attributes: attributes_value(user.attributes()),
             language: user.language().map(str::to_owned),
             time_zone: user.time_zone().map(str::to_owned),
         })

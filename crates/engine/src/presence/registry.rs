@@ -1,17 +1,14 @@
 //! The registered sessions of all users, in little memory: a million of them is a normal case.
 //!
-//! A user with one session has it in the tree itself. A tree and not a hash map: it frees the memory that
+//! A user with one session has it in the map itself. A map in blocks and not a hash map: it frees the memory that
 //! it does not need, and its growth never copies a whole stripe under the lock.
 
 use super::{NodeNo, PresenceSession};
+use crate::block_map::BlockMap;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    ops::Bound,
-    sync::Arc,
-};
+use std::sync::Arc;
 use tidings_domain::model::UserNo;
 
 /// Part of the encoding of messages between nodes, which name stripes.
@@ -75,7 +72,7 @@ impl Sessions {
 
 /// The users of one stripe.
 pub(super) struct Stripe {
-    users: BTreeMap<UserNo, Sessions>,
+    users: BlockMap<UserNo, Sessions>,
     /// Those of the registry. Locked within the stripe, never the other way around.
     kinds: Arc<RwLock<DeviceKinds>>,
 }
@@ -129,16 +126,13 @@ impl Stripe {
             stamp: new.stamp(),
             activity: Activity { before, after },
         };
-        let mut entry = match users.entry(user) {
-            Entry::Vacant(entry) => {
-                let registered = registered(Arrival::First, &new, false, new.is_active());
-                entry.insert(Sessions::One(new));
-                return registered;
-            }
-            Entry::Occupied(entry) => entry,
+        let Some(sessions) = users.get_mut(user) else {
+            let registered = registered(Arrival::First, &new, false, new.is_active());
+            users.insert(user, Sessions::One(new));
+            return registered;
         };
-        let was_active = entry.get().is_active();
-        let again = match entry.get_mut() {
+        let was_active = sessions.is_active();
+        let again = match sessions {
             Sessions::One(one) => Some(one).filter(|known| known.is(new.node, new.session)),
             Sessions::Many(many) => many.iter_mut().find(|known| known.is(new.node, new.session)),
         };
@@ -146,32 +140,32 @@ impl Stripe {
             let arrival = Arrival::Again { node: known.node, stamp: known.stamp() };
             kinds.write().release(known.kind);
             *known = new.clone();
-            return registered(arrival, &new, was_active, entry.get().is_active());
+            return registered(arrival, &new, was_active, sessions.is_active());
         }
         if !new.node.is_peer() {
-            let elsewhere = entry.get().as_slice().iter().filter(|known| known.node.is_peer());
+            let elsewhere = sessions.as_slice().iter().filter(|known| known.node.is_peer());
             new.since = elsewhere.map(|known| known.since + 1).max().map_or(new.since, |later| later.max(new.since));
         }
         let registered = registered(Arrival::Further, &new, was_active, was_active || new.is_active());
-        let mut sessions = match std::mem::replace(entry.get_mut(), Sessions::Many(Vec::new())) {
+        let mut all = match std::mem::replace(sessions, Sessions::Many(Vec::new())) {
             Sessions::One(one) => vec![one],
             Sessions::Many(many) => many,
         };
-        sessions.push(new);
-        *entry.get_mut() = Sessions::Many(sessions);
+        all.push(new);
+        *sessions = Sessions::Many(all);
         registered
     }
 
     /// Removes a session. `node` may be any node of the core that numbers the session.
     pub(super) fn leave(&mut self, user: UserNo, node: NodeNo, session: u64) -> Option<Departure> {
         let Stripe { users, kinds } = self;
-        let Entry::Occupied(mut entry) = users.entry(user) else { return None };
-        let before = entry.get().is_active();
-        let gone = match entry.get_mut() {
+        let sessions = users.get_mut(user)?;
+        let before = sessions.is_active();
+        let gone = match sessions {
             Sessions::One(one) => {
                 let (node, stamp) = one.is(node, session).then_some((one.node, one.stamp()))?;
                 kinds.write().release(one.kind);
-                entry.remove();
+                users.remove(user);
                 let activity = Activity { before, after: false };
                 return Some(Departure { node, stamp, was_last: true, activity });
             }
@@ -181,13 +175,13 @@ impl Stripe {
                 if let [_] = many.as_slice()
                     && let Some(one) = many.pop()
                 {
-                    *entry.get_mut() = Sessions::One(one);
+                    *sessions = Sessions::One(one);
                 }
                 kinds.write().release(gone.kind);
                 gone
             }
         };
-        let activity = Activity { before, after: entry.get().is_active() };
+        let activity = Activity { before, after: sessions.is_active() };
         Some(Departure { node: gone.node, stamp: gone.stamp(), was_last: false, activity })
     }
 }
@@ -258,7 +252,7 @@ pub(super) struct Registry {
 impl Default for Registry {
     fn default() -> Self {
         let kinds = Arc::<RwLock<DeviceKinds>>::default();
-        let stripe = |_| RwLock::new(Stripe { users: BTreeMap::new(), kinds: kinds.clone() });
+        let stripe = |_| RwLock::new(Stripe { users: BlockMap::default(), kinds: kinds.clone() });
         Registry { stripes: (0..STRIPES).map(stripe).collect(), kinds }
     }
 }
@@ -289,8 +283,8 @@ impl Registry {
         for stripe in &self.stripes {
             let mut stripe = stripe.write();
             let of_node = |session: &&Session| session.node.core() == node.core();
-            let gone: Vec<(UserNo, u64)> = (stripe.users.iter())
-                .flat_map(|(user, sessions)| sessions.as_slice().iter().filter(of_node).map(|s| (*user, s.session)))
+            let gone: Vec<(UserNo, u64)> = (stripe.users.after(None))
+                .flat_map(|(user, sessions)| sessions.as_slice().iter().filter(of_node).map(move |s| (user, s.session)))
                 .collect();
             for (user, session) in gone {
                 if let Some(departure) = stripe.leave(user, node, session) {
@@ -314,7 +308,7 @@ impl Registry {
 
     pub(super) fn sessions_of(&self, user: UserNo) -> SmallVec<[PresenceSession; 1]> {
         let stripe = self.stripe(user).read();
-        let Some(sessions) = stripe.users.get(&user) else { return SmallVec::new() };
+        let Some(sessions) = stripe.users.get(user) else { return SmallVec::new() };
         let kinds = self.kinds.read();
         sessions.as_slice().iter().map(|session| Self::presence_session(&kinds, session)).collect()
     }
@@ -328,7 +322,7 @@ impl Registry {
         if_none: impl FnOnce() -> bool,
     ) -> bool {
         let stripe = self.stripe(user).read();
-        match stripe.users.get(&user) {
+        match stripe.users.get(user) {
             Some(sessions) => sessions.as_slice().iter().any(|session| counts(session.node, session.is_active())),
             None => if_none(),
         }
@@ -337,8 +331,8 @@ impl Registry {
     /// Calls `look` with every session: its user, its number and its node.
     pub(super) fn each(&self, mut look: impl FnMut(UserNo, u64, NodeNo)) {
         for stripe in &self.stripes {
-            for (user, sessions) in &stripe.read().users {
-                sessions.as_slice().iter().for_each(|session| look(*user, session.session, session.node));
+            for (user, sessions) in stripe.read().users.after(None) {
+                sessions.as_slice().iter().for_each(|session| look(user, session.session, session.node));
             }
         }
     }
@@ -352,10 +346,9 @@ impl Registry {
         mut look: impl FnMut(UserNo, SmallVec<[PresenceSession; 1]>) -> bool,
     ) -> bool {
         let (stripe, kinds) = (self.stripes[stripe].read(), self.kinds.read());
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        for (user, sessions) in stripe.users.range((from, Bound::Unbounded)) {
+        for (user, sessions) in stripe.users.after(after) {
             let entries = sessions.as_slice().iter().map(|session| Self::presence_session(&kinds, session)).collect();
-            if !look(*user, entries) {
+            if !look(user, entries) {
                 return false;
             }
         }

@@ -21,9 +21,9 @@ fn sessions(registry: &Registry) -> Vec<u64> {
 }
 
 #[test]
-fn a_user_with_one_session_takes_at_most_48_bytes_of_the_tree() {
+fn a_user_with_one_session_takes_at_most_48_bytes_of_the_map() {
     let (user, sessions) = (size_of::<UserNo>(), size_of::<Sessions>());
-    println!("a user with one session: {user} + {sessions} bytes in a node of the tree");
+    println!("a user with one session: {user} + {sessions} bytes of the map");
     assert!(user + sessions <= 48);
 }
 

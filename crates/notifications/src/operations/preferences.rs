@@ -28,7 +28,7 @@ impl Notifications {
     /// # Errors
     /// `not_found`; `store_unavailable`.
     pub fn notification_preferences(&self, user: &str) -> Result<NotificationPreferences, Refusal> {
-        Ok(self.context.directory.require_user(user)?.notifications.as_deref().cloned().unwrap_or_default())
+        Ok(self.context.directory.require_user(user)?.notifications().cloned().unwrap_or_default())
     }
 
     /// Replaces by which channels a user wants to be notified of messages.

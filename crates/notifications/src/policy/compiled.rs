@@ -340,8 +340,7 @@ impl CompiledPolicy {
         ask: impl FnOnce(&Profile) -> T,
     ) -> T {
         let attributes = person.attributes(message);
-        let of_profile =
-            person.user.attributes.as_deref().filter(|_| self.needs_attributes).map(Attributes::of_profile);
+        let of_profile = person.user.attributes().filter(|_| self.needs_attributes).map(Attributes::of_profile);
         let user = UserKey::of(&person.user.id);
         let mut profile = self.slots.profile(user, &attributes, of_profile.as_ref(), person.unread_since, now_ms);
         if self.needs_own_zone {

@@ -130,7 +130,7 @@ fn event(
     let OfflineRecipients { conversation, entry, .. } = found;
     let sender = entry.content.sender.as_ref().map(|s| context.directory.user(s.no)).transpose()?.flatten();
     let sender = sender.map(|user| {
-        let attributes = attributes_value(user.attributes.as_deref());
+        let attributes = attributes_value(user.attributes());
         json!({ "id": user.id, "name": user.name, "avatar": user.avatar, "attributes": attributes })
     });
     let details = json!({

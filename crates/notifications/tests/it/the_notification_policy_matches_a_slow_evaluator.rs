@@ -3,7 +3,7 @@
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
-use tidings_domain::model::{ConversationKind, Locale, User, UserNo};
+use tidings_domain::model::{ConversationKind, Locale, User, UserExtras, UserNo};
 use tidings_notifications::policy::{CompiledPolicy, MessageFacts, PersonFacts, check};
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
@@ -222,22 +222,11 @@ fn policies_decide_as_the_document_says() {
             let facts = facts(&mut random);
             let zone = facts.zone.and_then(|hours| ZONES.iter().find(|(ahead, _)| *ahead == hours));
             let language = facts.language.map(str::to_owned);
-            let user = User {
-                no: UserNo(1),
-                id: "ben".into(),
-                name: None,
-                avatar: None,
+            let user = User::new(UserNo(1), "ben".into(), 0).with_extras(UserExtras {
                 attributes: Some(facts.attributes.to_string()),
-                created_at: 0,
-                do_not_disturb: None,
                 locale: Some(Box::new(Locale { language, time_zone: zone.map(|(_, name)| (*name).to_owned()) })),
-                revoked_at: 0,
-                receipts_off: false,
-                suspension: None,
-                blocks: 0,
-                notifications: None,
-                agent: None,
-            };
+                ..UserExtras::default()
+            });
             let message = MessageFacts {
                 kind: match facts.kind {
                     "direct" => ConversationKind::Direct,

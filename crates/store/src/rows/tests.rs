@@ -20,7 +20,8 @@ fn ada() -> User {
 #[test]
 fn user_rows_of_older_programs_are_read_and_newer_ones_are_read_by_them() {
     let locale = Locale { language: Some("de-AT".into()), time_zone: Some("Europe/Vienna".into()) };
-    let with_locale = User { locale: Some(Box::new(locale)), ..ada() };
+    let mut with_locale = ada();
+    with_locale.change_extras(|extras| extras.locale = Some(Box::new(locale)));
     for user in [ada(), with_locale.clone()] {
         assert_eq!(decode_user(UserNo(3), &encode_user(&user)).unwrap(), user);
     }

@@ -52,7 +52,8 @@ impl State {
                 if let Some(user) = self.users.get_mut(super::index(person.no.0)) {
                     let key = (RowSpace::Chat, tidings_domain::chat_rows::settings_key(person.no));
                     if keys.contains(&key.1) {
-                        (user.receipts_off, user.notifications, user.blocks) = (false, None, 0);
+                        (user.receipts_off, user.blocks) = (false, 0);
+                        user.change_extras(|extras| extras.notifications = None);
                     }
                 }
             }
@@ -106,24 +107,9 @@ impl State {
                 let user = self.users.get_mut(super::index(person.no.0)).ok_or(Rejection::NoSuchUser(person.no))?;
                 self.user_nos.remove(&user.id);
                 self.user_nos.insert(person.alias.clone(), person.no);
-                let suspension = user.suspension.take();
-                let (no, created_at) = (user.no, user.created_at);
-                *user = User {
-                    no,
-                    id: person.alias.clone(),
-                    name: None,
-                    avatar: None,
-                    attributes: None,
-                    created_at,
-                    do_not_disturb: None,
-                    locale: None,
-                    revoked_at: 0,
-                    receipts_off: false,
-                    notifications: None,
-                    suspension,
-                    blocks: 0,
-                    agent: None,
-                };
+                let suspension = user.suspension().cloned().map(Box::new);
+                *user = User::new(user.no, person.alias.clone(), user.created_at)
+                    .with_extras(UserExtras { suspension, ..UserExtras::default() });
                 self.last_seen.remove(&person.no);
                 self.first_results.retain(|(_, author, _), _| *author != Some(person.no));
             }

@@ -36,7 +36,7 @@ impl State {
     ) -> Result<Outcome, Rejection> {
         let is_set = *preferences != NotificationPreferences::default();
         let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
-        found.notifications = is_set.then(|| Box::new(preferences.clone()));
+        found.change_extras(|extras| extras.notifications = is_set.then(|| Box::new(preferences.clone())));
         let setting =
             stored_names::preferences::serialize(preferences, serde_json::value::Serializer).ok().filter(|_| is_set);
         self.set_setting(user, "reach", setting);
@@ -50,7 +50,7 @@ impl State {
     ) -> Result<Outcome, Rejection> {
         let setting = suspension.as_ref().and_then(|suspension| serde_json::to_value(suspension).ok());
         let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(user))?;
-        found.suspension = suspension.map(Box::new);
+        found.change_extras(|extras| extras.suspension = suspension.map(Box::new));
         self.set_setting(user, "suspension", setting);
         Ok(Outcome::Done)
     }

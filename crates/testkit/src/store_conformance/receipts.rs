@@ -53,7 +53,7 @@ fn receipts_off(store: &dyn Store) {
 
 fn suspension(store: &dyn Store) {
     let u = users(store, 2);
-    let of = |user| store.user(user).unwrap().unwrap().suspension.map(|suspension| *suspension);
+    let of = |user| store.user(user).unwrap().unwrap().suspension().cloned();
     let set = |user, suspended, until: Option<u64>, reason: &str| Proposal::SetSuspension {
         user,
         suspended,
@@ -159,7 +159,7 @@ fn reports(store: &dyn Store) {
 
 fn notification_preferences(store: &dyn Store) {
     let u = users(store, 2);
-    let of = |user| store.user(user).unwrap().unwrap().notifications.map(|notifications| *notifications);
+    let of = |user| store.user(user).unwrap().unwrap().notifications().cloned();
     let set = |user, preferences: &NotificationPreferences| {
         commit(store, Proposal::SetNotificationPreferences { user, preferences: Box::new(preferences.clone()) })
     };
@@ -177,7 +177,7 @@ fn notification_preferences(store: &dyn Store) {
     assert_eq!(of(u[0]), Some(preferences));
     assert_eq!(set(u[0], &NotificationPreferences::default()), Outcome::Done);
     let user = store.user(u[0]).unwrap().unwrap();
-    assert_eq!((user.notifications, user.receipts_off), (None, true));
+    assert_eq!((user.notifications(), user.receipts_off), (None, true));
     let unknown = set(UserNo(5), &NotificationPreferences::default());
     assert_eq!(unknown, Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
 }

@@ -41,7 +41,7 @@ fn upsert(store: &dyn Store) {
     let no = store.user_no("a").unwrap().unwrap();
     let user = store.user(no).unwrap().unwrap();
     assert_eq!((user.no, user.id.as_str(), user.name.as_deref()), (no, "a", Some("Ann")));
-    assert_eq!((user.avatar.as_deref(), user.attributes.as_deref()), (Some("b.png"), Some("{\"x\":1}")));
+    assert_eq!((user.avatar.as_deref(), user.attributes()), (Some("b.png"), Some("{\"x\":1}")));
     assert_eq!(user.created_at, NOON);
     let named = store.user(store.user_no("c").unwrap().unwrap()).unwrap().unwrap();
     assert_eq!(named.name.as_deref(), Some("C"));
@@ -300,7 +300,7 @@ fn do_not_disturb(store: &dyn Store) {
     for window in [Some(window), None] {
         let set = Proposal::SetDoNotDisturb { user: u[0], window: window.clone() };
         assert_eq!(commit(store, set), Outcome::Done);
-        assert_eq!(store.user(u[0]).unwrap().unwrap().do_not_disturb.as_deref(), window.as_ref());
+        assert_eq!(store.user(u[0]).unwrap().unwrap().do_not_disturb(), window.as_ref());
     }
     let unknown = Proposal::SetDoNotDisturb { user: UserNo(5), window: None };
     assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
@@ -329,10 +329,10 @@ fn locale(store: &dyn Store) {
     commit(store, Proposal::SetDoNotDisturb { user: u[0], window: Some(window.clone()) });
     commit(store, Proposal::SetReceipts { user: u[0], send: false });
     let user = store.user(u[0]).unwrap().unwrap();
-    assert_eq!((user.language(), user.do_not_disturb.as_deref()), (Some("de-AT"), Some(&window)));
+    assert_eq!((user.language(), user.do_not_disturb()), (Some("de-AT"), Some(&window)));
     assert_eq!(put(Some(""), None, None), known("", "Europe/Vienna"));
     assert_eq!(put(None, Some(""), None), known("", ""));
-    assert_eq!(store.user(u[1]).unwrap().unwrap().locale, None);
+    assert_eq!(store.user(u[1]).unwrap().unwrap().locale(), None);
 }
 
 fn revoke(store: &dyn Store) {
