@@ -39,7 +39,7 @@ pub(super) const DEVICES: Layout = Layout {
         ("CPU", "server {server_cpu_seconds:2} s  clients {client_cpu_seconds:2} s"),
     ],
     percentiles: &[
-        ("echo", "latency"),
+        ("echo", "echo_ms"),
         ("bound again", "bound_again_ms"),
         ("a push", "push_ms"),
         ("a device", "device_ms"),
