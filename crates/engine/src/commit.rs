@@ -778,6 +778,8 @@ impl Worker {
             }
             replies.answer(reply, Ok(outcome), details);
         }
+        // Before the answers: who has one finds the commit in the feed of events.
+        self.directory.note_committed(span);
         replies.send();
         if !items.is_empty() {
             self.hub.publish(Batch { span, items });

@@ -34,7 +34,7 @@ use tidings_domain::{
     erasure::EraseStep,
     model::*,
     restrictions::{Restrictions, restrictions_key},
-    store::{Outcome, Proposal, RowSpace, Store, StoreResult},
+    store::{Outcome, PositionRange, Proposal, RowSpace, Store, StoreResult},
     stored_id::StoredId,
 };
 use tidings_protocol::{error::Refusal, ids::direct_id};
@@ -362,6 +362,14 @@ impl Directory {
             *current = through.max(*current);
             moves
         });
+    }
+
+    /// What this node has committed is known here, and so is everything through its end unless a commit of another node before it
+    /// is not.
+    pub(crate) fn note_committed(&self, span: PositionRange) {
+        if span.after <= self.current() {
+            self.note_current(span.through);
+        }
     }
 
     /// Forgets lists that may lack changes of a commit whose outcome is unknown.

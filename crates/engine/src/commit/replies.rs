@@ -11,6 +11,7 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::SendReceipt,
 };
+use tokio::sync::oneshot;
 
 /// The lane item of an outcome, if live members must learn of it.
 pub(super) fn lane_item(
@@ -74,26 +75,23 @@ fn proposed_entry(proposal: Proposal) -> Option<NewEntry> {
     }
 }
 
-/// The replies of a batch, gathered by shard so that each shard is woken once.
+type Answer = Result<Outcome, Refusal>;
+
+/// The replies of a batch, sent together: by then caches know the whole batch, and each shard is woken once.
 pub(super) struct ReplyBatch<'a> {
     shards: &'a Shards,
     by_shard: Vec<Vec<SendReply>>,
+    callers: Vec<(oneshot::Sender<Answer>, Answer)>,
 }
 
 impl<'a> ReplyBatch<'a> {
     pub(super) fn new(shards: &'a Shards) -> Self {
-        ReplyBatch { shards, by_shard: vec![Vec::new(); shards.count()] }
+        ReplyBatch { shards, by_shard: vec![Vec::new(); shards.count()], callers: Vec::new() }
     }
 
-    pub(super) fn answer(
-        &mut self,
-        reply: Reply,
-        result: Result<Outcome, Refusal>,
-        conversation: Option<Arc<Conversation>>,
-    ) {
+    pub(super) fn answer(&mut self, reply: Reply, result: Answer, conversation: Option<Arc<Conversation>>) {
         match reply {
-            // The caller may have gone away (a closed HTTP connection); the commit is done all the same.
-            Reply::Caller(caller) => drop(caller.send(result)),
+            Reply::Caller(caller) => self.callers.push((caller, result)),
             Reply::Session { shard, session, reference } => {
                 let version = match result {
                     Ok(Outcome::MessageChanged { version, .. }) => Some(version),
@@ -106,6 +104,10 @@ impl<'a> ReplyBatch<'a> {
     }
 
     pub(super) fn send(self) {
+        for (caller, result) in self.callers {
+            // The caller may have gone away (a closed HTTP connection); the commit is done all the same.
+            drop(caller.send(result));
+        }
         for (shard, replies) in self.by_shard.into_iter().enumerate() {
             if !replies.is_empty() {
                 self.shards.send_replies(shard, replies);
