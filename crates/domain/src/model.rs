@@ -96,7 +96,7 @@ pub struct User {
     pub extras: Option<Box<UserExtras>>,
 }
 
-/// What many users do not have, behind one pointer.
+/// The fields that most users leave unset, behind one pointer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UserExtras {
     /// JSON text.

@@ -778,7 +778,7 @@ impl Worker {
             }
             replies.answer(reply, Ok(outcome), details);
         }
-        // Before the answers: who has one finds the commit in the feed of events.
+        // Before the answers: a caller that has its answer finds the commit in the feed of events.
         self.directory.note_committed(span);
         replies.send();
         if !items.is_empty() {

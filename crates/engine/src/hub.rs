@@ -120,7 +120,7 @@ impl Applier {
             }
         }
         if let Some(audience) = &self.live_audience {
-            keep_concerning(audience, &mut lane_items, through);
+            drop_without_audience(audience, &mut lane_items, through);
         }
         if !lane_items.is_empty() {
             self.lanes.enqueue(lane_items);
@@ -145,7 +145,7 @@ impl Applier {
 }
 
 /// Drops the items that concern no session of this node.
-fn keep_concerning(audience: &Arc<LiveAudience>, lane_items: &mut Vec<LaneItem>, through: Position) {
+fn drop_without_audience(audience: &Arc<LiveAudience>, lane_items: &mut Vec<LaneItem>, through: Position) {
     let mut decision = audience.decide(through);
     lane_items.retain_mut(|LaneItem { conversation, joined, left, hold, .. }| {
         let concerns = decision.concerns(conversation, joined, left);

@@ -21,7 +21,7 @@ const CELL_BITS: u32 = 18;
 
 /// What is counted.
 #[derive(Clone, Copy)]
-enum Heard {
+enum Counted {
     User(UserNo),
     Conversation(ConversationNo),
 }
@@ -42,31 +42,31 @@ impl LiveAudience {
         Arc::new(LiveAudience { cells, loading: AtomicU32::new(0), desks, skipped: Mutex::default(), metrics })
     }
 
-    fn cell(&self, heard: Heard) -> &AtomicU32 {
-        let key = match heard {
-            Heard::User(user) => user.0 << 1,
-            Heard::Conversation(conversation) => conversation.0 << 1 | 1,
+    fn cell(&self, counted: Counted) -> &AtomicU32 {
+        let key = match counted {
+            Counted::User(user) => user.0 << 1,
+            Counted::Conversation(conversation) => conversation.0 << 1 | 1,
         };
         // Fibonacci hashing: numbers that follow each other lie far apart.
         &self.cells[(key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - CELL_BITS)) as usize]
     }
 
-    fn add(&self, heard: Heard) {
-        self.cell(heard).fetch_add(1, Ordering::Relaxed);
+    fn add(&self, counted: Counted) {
+        self.cell(counted).fetch_add(1, Ordering::Relaxed);
     }
 
-    fn remove(&self, heard: Heard) {
-        self.cell(heard).fetch_sub(1, Ordering::Release);
+    fn remove(&self, counted: Counted) {
+        self.cell(counted).fetch_sub(1, Ordering::Release);
     }
 
-    fn may_be(&self, heard: Heard) -> bool {
-        self.cell(heard).load(Ordering::Acquire) > 0
+    fn may_be(&self, counted: Counted) -> bool {
+        self.cell(counted).load(Ordering::Acquire) > 0
     }
 
     /// The user's first session has come, and the user's memberships are not known yet.
     pub(crate) fn user_came(&self, user: UserNo) {
         self.loading.fetch_add(1, Ordering::Relaxed);
-        self.add(Heard::User(user));
+        self.add(Counted::User(user));
     }
 
     /// The user's conversations have been counted, or the user has left before that.
@@ -75,17 +75,17 @@ impl LiveAudience {
     }
 
     pub(crate) fn user_left(&self, user: UserNo) {
-        self.remove(Heard::User(user));
+        self.remove(Counted::User(user));
     }
 
     /// A shard has the first live member of the conversation.
     pub(crate) fn conversation_came(&self, conversation: ConversationNo) {
-        self.add(Heard::Conversation(conversation));
+        self.add(Counted::Conversation(conversation));
     }
 
     /// A shard has no live member of the conversation any more.
     pub(crate) fn conversation_left(&self, conversation: ConversationNo) {
-        self.remove(Heard::Conversation(conversation));
+        self.remove(Counted::Conversation(conversation));
     }
 
     /// Decides about commits in their order, up to this position.
@@ -102,13 +102,13 @@ impl LiveAudience {
         let has_audience = match conversation.pair {
             // The agents of an account come and go without a commit of the conversation.
             Some((a, b)) => {
-                [a, b].into_iter().any(|user| self.may_be(Heard::User(user)))
+                [a, b].into_iter().any(|user| self.may_be(Counted::User(user)))
                     || self.desks.sides(conversation.pair).is_some()
             }
             // In this order: whoever has loaded was counted before.
-            None => self.loading.load(Ordering::Acquire) > 0 || self.may_be(Heard::Conversation(conversation.no)),
+            None => self.loading.load(Ordering::Acquire) > 0 || self.may_be(Counted::Conversation(conversation.no)),
         };
-        has_audience || joined.iter().chain(left).any(|user| self.may_be(Heard::User(*user)))
+        has_audience || joined.iter().chain(left).any(|user| self.may_be(Counted::User(*user)))
     }
 }
 

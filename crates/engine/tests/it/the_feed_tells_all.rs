@@ -328,7 +328,7 @@ fn who_follows_the_feed_of_a_database_has_what_the_api_shows() {
 }
 
 #[test]
-fn who_has_the_answer_to_a_send_finds_it_in_the_feed() {
+fn an_answered_send_is_in_the_feed() {
     let world = world();
     world.settle();
     let asked = |cursor: &str| EventsQuery { types: Some("entry.message".into()), ..query(Some(cursor), 5) };

@@ -304,7 +304,7 @@ fn what_concerns_no_session_reaches_no_shard() {
 }
 
 #[test]
-fn who_leaves_and_joins_again_while_the_shard_is_behind_is_a_member() {
+fn a_user_who_leaves_and_rejoins_while_the_shard_is_behind_hears_the_group() {
     let mut world = World::new();
     world.change_members(0, true);
     world.bind(1);
