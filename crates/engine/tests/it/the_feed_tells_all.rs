@@ -327,20 +327,6 @@ fn who_follows_the_feed_of_a_database_has_what_the_api_shows() {
     histories(4, || Arc::new(open_at(&server.database())));
 }
 
-#[test]
-fn an_answered_send_is_in_the_feed() {
-    let world = world();
-    world.settle();
-    let asked = |cursor: &str| EventsQuery { types: Some("entry.message".into()), ..query(Some(cursor), 5) };
-    let mut cursor = read_at_once(&world, &asked("now"))["next"].as_str().unwrap().to_owned();
-    for number in 0..300 {
-        world.wait(world.engine.send(&Actor::App, message("ann", "one", &format!("m{number}")))).unwrap();
-        let page = read_at_once(&world, &asked(&cursor));
-        assert_eq!(page["events"].as_array().unwrap().len(), 1, "{number}: {page}");
-        cursor = page["next"].as_str().unwrap().to_owned();
-    }
-}
-
 /// A page is bounded, so a reader from the start has it in parts; each ends where the next begins.
 #[test]
 fn the_present_state_is_read_in_pages_of_any_size() {
