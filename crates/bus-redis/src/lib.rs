@@ -159,6 +159,25 @@ impl RedisBus {
         queues.insert(name.clone(), queue.clone());
         Some(queue)
     }
+
+    /// Queues a message for each of these receivers; see [`Bus::send`].
+    fn queue_for(&self, to: &[Arc<str>], message: &Bytes, urgent: bool) -> bool {
+        if self.stopped.load(Relaxed) || message.len() > MESSAGE_BYTES_MAX {
+            BusMetrics::add(&self.metrics.dropped, to.len());
+            return false;
+        }
+        let mut all_taken = true;
+        for name in to {
+            match self.queue(name) {
+                Some(queue) => all_taken &= queue.push(message.clone(), urgent, &self.budget),
+                None => {
+                    BusMetrics::add(&self.metrics.dropped, 1);
+                    all_taken = false;
+                }
+            }
+        }
+        all_taken
+    }
 }
 
 impl Bus for RedisBus {
@@ -174,21 +193,11 @@ impl Bus for RedisBus {
     /// False when a receiver cannot be reached, its queue is full, or the message has more than [`MESSAGE_BYTES_MAX`]. The
     /// other receivers get the message all the same.
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
-        if self.stopped.load(Relaxed) || message.len() > MESSAGE_BYTES_MAX {
-            BusMetrics::add(&self.metrics.dropped, to.len());
-            return false;
-        }
-        let mut all_taken = true;
-        for name in to {
-            match self.queue(name) {
-                Some(queue) => all_taken &= queue.push(message.clone(), &self.budget),
-                None => {
-                    BusMetrics::add(&self.metrics.dropped, 1);
-                    all_taken = false;
-                }
-            }
-        }
-        all_taken
+        self.queue_for(to, &message, true)
+    }
+
+    fn send_soon(&self, to: &[Arc<str>], message: Bytes) -> bool {
+        self.queue_for(to, &message, false)
     }
 
     fn is_up(&self) -> bool {

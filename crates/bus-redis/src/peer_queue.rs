@@ -25,6 +25,9 @@ use tokio::sync::Notify;
 /// One pipeline: large enough to be cheap, small enough that Redis answers it in time.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 const BATCH_MESSAGES_MAX: usize = 16_384;
+/// How long messages wait for others while nobody waits for any of them, and how many do at most.
+const PAUSE: Duration = Duration::from_millis(10);
+const WAITING_MAX: usize = 1_024;
 /// What a queued message costs besides its bytes.
 const MESSAGE_OVERHEAD: usize = 64;
 
@@ -49,6 +52,8 @@ struct Queue {
     /// By sequence number.
     messages: VecDeque<(u64, Bytes)>,
     next_sequence: u64,
+    /// Somebody waits for one of the messages.
+    urgent: bool,
     open: bool,
     /// A message was dropped, and no later one has shown the gap to the receiver.
     owes_notice: bool,
@@ -78,7 +83,14 @@ fn cost(message: &Bytes) -> u64 {
 
 impl PeerQueue {
     pub(crate) fn new(channel: Channel, used_ms: u64) -> Self {
-        let queue = Queue { messages: VecDeque::new(), next_sequence: 1, open: true, owes_notice: false, ended: false };
+        let queue = Queue {
+            messages: VecDeque::new(),
+            next_sequence: 1,
+            urgent: false,
+            open: true,
+            owes_notice: false,
+            ended: false,
+        };
         let (wake, used_ms, unheard_since_ms) = (Notify::new(), AtomicU64::new(used_ms), AtomicU64::new(0));
         Self { id: rand::random(), channel, queue: Mutex::new(queue), wake, used_ms, unheard_since_ms }
     }
@@ -97,8 +109,8 @@ impl PeerQueue {
         }
     }
 
-    /// Returns whether the message was queued. If not, it is dropped.
-    pub(crate) fn push(&self, message: Bytes, budget: &QueueBudget) -> bool {
+    /// Returns whether the message was queued. If not, it is dropped. `urgent`: somebody waits for it.
+    pub(crate) fn push(&self, message: Bytes, urgent: bool, budget: &QueueBudget) -> bool {
         let mut queue = self.queue.lock();
         let sequence = queue.next_sequence;
         queue.next_sequence += frame::fragments(message.len());
@@ -110,9 +122,24 @@ impl PeerQueue {
             BusMetrics::add(&budget.metrics.dropped, 1);
             queue.owes_notice = true;
         }
+        queue.urgent |= urgent;
+        // While messages wait for others, the task comes back by itself.
+        let is_due = urgent || !is_queued || queue.messages.len() == 1 || queue.messages.len() >= WAITING_MAX;
         drop(queue);
-        self.wake.notify_one();
+        if is_due {
+            self.wake.notify_one();
+        }
         is_queued
+    }
+
+    /// Waits for more messages while nobody waits for those that there are.
+    async fn gather(&self) {
+        let until = tokio::time::Instant::now() + PAUSE;
+        let may_wait = || {
+            let queue = self.queue.lock();
+            !queue.urgent && !queue.ended && (1..WAITING_MAX).contains(&queue.messages.len())
+        };
+        while may_wait() && tokio::time::timeout_at(until, self.wake.notified()).await.is_ok() {}
     }
 
     /// The task ends once the queue is empty.
@@ -127,6 +154,7 @@ impl PeerQueue {
         let mut routes = pool.routes();
         let mut is_first = true;
         loop {
+            self.gather().await;
             let (batch, messages, reserved) = self.take_batch();
             if !batch.is_empty() {
                 // The first batch waits for the connection that it is the reason for.
@@ -178,6 +206,7 @@ impl PeerQueue {
             count += 1;
         }
         let messages: Vec<(u64, Bytes)> = queue.messages.drain(..count).collect();
+        queue.urgent &= !queue.messages.is_empty();
         drop(queue);
         let reserved = messages.iter().map(|(_, message)| cost(message)).sum();
         (OutgoingFrame::pack(self.id, messages), count, reserved)

@@ -24,6 +24,10 @@ pub trait Bus: Send + Sync + 'static {
     /// Sends the message to each of these nodes. Never blocks. Returns whether the bus took it for all of them: what it
     /// took may still be lost.
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool;
+    /// The same for a message that nobody waits for: it may wait some milliseconds for others, so that all cost less together.
+    fn send_soon(&self, to: &[Arc<str>], message: Bytes) -> bool {
+        self.send(to, message)
+    }
     /// Whether messages flow now, as far as is known.
     fn is_up(&self) -> bool;
     /// Why the bus is not up, in a few words.

@@ -73,6 +73,8 @@ gates! {
     PushReportSets = "push_report_sets";
     /// Popups have a lease of their own, apart from that of pushes. A node that does not know it would ask the leader of pushes.
     PopupsLease = "popups_lease";
+    /// Nodes tell each other of whom they have sessions, and leave out what concerns none of them.
+    Audiences = "audiences";
 }
 
 impl Gate {

@@ -455,11 +455,16 @@ impl Directory {
         }
     }
 
-    /// Invalidates what another node changed.
-    pub(crate) fn invalidate_remote(&self, change: Option<&Change>, conversation: Option<&Arc<Conversation>>) {
-        for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
+    /// Something was said in the conversation of these two.
+    pub(crate) fn invalidate_unread(&self, pair: Option<(UserNo, UserNo)>) {
+        for user in pair.into_iter().flat_map(|(a, b)| [a, b]) {
             self.unread.invalidate(user);
         }
+    }
+
+    /// Invalidates what another node changed.
+    pub(crate) fn invalidate_remote(&self, change: Option<&Change>, conversation: Option<&Arc<Conversation>>) {
+        self.invalidate_unread(conversation.and_then(|conversation| conversation.pair));
         match change {
             Some(Change::Members { conversation, joined, left, changed }) => {
                 self.invalidate_conversation(*conversation);

@@ -2,6 +2,8 @@
 //! may see goes into the caches and no further: it is not encoded, and wakes neither a lane nor a shard. Pieces of messages that
 //! grow, which are no commits, are still handed on.
 //!
+//! Other nodes are told which cells are taken ([`crate::cluster`]), so that they need not send what ends here.
+//!
 //! The users with sessions and the conversations with live members are counted in cells, several in one: a commit whose cell is
 //! taken by somebody else is handed on for nothing, and one that concerns a session is always handed on.
 //!
@@ -9,21 +11,47 @@
 //! it, and would neither get it nor read it. Therefore a shard first counts the user, then [`LiveAudience::skipped`] is read, and
 //! the user goes live when the shard has come as far as that.
 
-use crate::desks::Desks;
+use crate::{cluster::wire::LeftOut, desks::Desks};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
+use roaring::RoaringBitmap;
 use std::sync::{
     Arc,
-    atomic::{AtomicU32, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 use tidings_domain::{metrics::Metrics, model::*};
 
+/// The same on every node, as is the cell of a user or a conversation: nodes tell each other of their cells.
 const CELL_BITS: u32 = 18;
+/// What may wait to be told. Above: all cells are.
+const UNTOLD_MAX: usize = 4_096;
 
 /// What is counted.
 #[derive(Clone, Copy)]
-enum Counted {
+pub(crate) enum Counted {
     User(UserNo),
     Conversation(ConversationNo),
+}
+
+impl Counted {
+    /// The number of its cell.
+    pub(crate) fn cell(self) -> u32 {
+        let key = match self {
+            Counted::User(user) => user.0 << 1,
+            Counted::Conversation(conversation) => conversation.0 << 1 | 1,
+        };
+        // Fibonacci hashing: numbers that follow each other lie far apart.
+        (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - CELL_BITS)) as u32
+    }
+}
+
+/// What other nodes are to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The cell was empty.
+    Taken(u32),
+    /// A user has come whose conversations are not known yet.
+    UserCame,
 }
 
 pub struct LiveAudience {
@@ -33,39 +61,66 @@ pub struct LiveAudience {
     desks: Arc<Desks>,
     /// Of each lane, how far commits have ended here. Locked while it is decided which do.
     skipped: Mutex<[Position; LANES]>,
+    untold: (Sender<News>, Receiver<News>),
+    /// There was more news than could wait.
+    has_overflowed: AtomicBool,
     metrics: Arc<Metrics>,
 }
 
 impl LiveAudience {
     pub(crate) fn new(desks: Arc<Desks>, metrics: Arc<Metrics>) -> Arc<LiveAudience> {
-        let cells = (0..1 << CELL_BITS).map(|_| AtomicU32::new(0)).collect();
-        Arc::new(LiveAudience { cells, loading: AtomicU32::new(0), desks, skipped: Mutex::default(), metrics })
-    }
-
-    fn cell(&self, counted: Counted) -> &AtomicU32 {
-        let key = match counted {
-            Counted::User(user) => user.0 << 1,
-            Counted::Conversation(conversation) => conversation.0 << 1 | 1,
-        };
-        // Fibonacci hashing: numbers that follow each other lie far apart.
-        &self.cells[(key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - CELL_BITS)) as usize]
+        Arc::new(LiveAudience {
+            cells: (0..1 << CELL_BITS).map(|_| AtomicU32::new(0)).collect(),
+            loading: AtomicU32::new(0),
+            desks,
+            skipped: Mutex::default(),
+            untold: bounded(UNTOLD_MAX),
+            has_overflowed: AtomicBool::new(false),
+            metrics,
+        })
     }
 
     fn add(&self, counted: Counted) {
-        self.cell(counted).fetch_add(1, Ordering::Relaxed);
+        let cell = counted.cell();
+        if self.cells[cell as usize].fetch_add(1, Ordering::Relaxed) == 0 {
+            self.tell(News::Taken(cell));
+        }
     }
 
     fn remove(&self, counted: Counted) {
-        self.cell(counted).fetch_sub(1, Ordering::Release);
+        self.cells[counted.cell() as usize].fetch_sub(1, Ordering::Release);
     }
 
     fn may_be(&self, counted: Counted) -> bool {
-        self.cell(counted).load(Ordering::Acquire) > 0
+        self.cells[counted.cell() as usize].load(Ordering::Acquire) > 0
+    }
+
+    fn tell(&self, news: News) {
+        if self.untold.0.try_send(news).is_err() {
+            self.has_overflowed.store(true, Ordering::Release);
+        }
+    }
+
+    /// What other nodes are to be told, in no order.
+    pub(crate) fn untold(&self) -> &Receiver<News> {
+        &self.untold.1
+    }
+
+    /// Whether more has happened than [`Self::untold`] has, since the last call.
+    pub(crate) fn take_overflow(&self) -> bool {
+        self.has_overflowed.swap(false, Ordering::AcqRel)
+    }
+
+    /// The cells that are taken now.
+    pub(crate) fn taken_cells(&self) -> RoaringBitmap {
+        let is_taken = |(_, count): &(u32, &AtomicU32)| count.load(Ordering::Acquire) > 0;
+        (0..).zip(&self.cells[..]).filter(is_taken).map(|(cell, _)| cell).collect()
     }
 
     /// The user's first session has come, and the user's memberships are not known yet.
     pub(crate) fn user_came(&self, user: UserNo) {
         self.loading.fetch_add(1, Ordering::Relaxed);
+        self.tell(News::UserCame);
         self.add(Counted::User(user));
     }
 
@@ -98,17 +153,34 @@ impl LiveAudience {
         *self.skipped.lock()
     }
 
-    fn concerns(&self, conversation: &Conversation, joined: &[UserNo], left: &[UserNo]) -> bool {
-        let has_audience = match conversation.pair {
+    /// Whether what was left out of commits up to this position concerns no session of this node. If so, it ends here.
+    pub(crate) fn passes(&self, left_out: &[LeftOut], through: Position) -> bool {
+        let mut skipped = self.skipped.lock();
+        if left_out.iter().any(|left_out| self.may_see(left_out.conversation, left_out.pair)) {
+            return false;
+        }
+        for left_out in left_out {
+            skipped[Lane::of(left_out.kind) as usize] = through;
+            self.metrics.cluster.skipped.inc_by(u64::from(left_out.messages));
+        }
+        true
+    }
+
+    /// Whether a session of this node may see what is said in the conversation.
+    fn may_see(&self, conversation: ConversationNo, pair: Option<(UserNo, UserNo)>) -> bool {
+        match pair {
             // The agents of an account come and go without a commit of the conversation.
             Some((a, b)) => {
-                [a, b].into_iter().any(|user| self.may_be(Counted::User(user)))
-                    || self.desks.sides(conversation.pair).is_some()
+                [a, b].into_iter().any(|user| self.may_be(Counted::User(user))) || self.desks.sides(pair).is_some()
             }
             // In this order: whoever has loaded was counted before.
-            None => self.loading.load(Ordering::Acquire) > 0 || self.may_be(Counted::Conversation(conversation.no)),
-        };
-        has_audience || joined.iter().chain(left).any(|user| self.may_be(Counted::User(*user)))
+            None => self.loading.load(Ordering::Acquire) > 0 || self.may_be(Counted::Conversation(conversation)),
+        }
+    }
+
+    fn concerns(&self, conversation: &Conversation, joined: &[UserNo], left: &[UserNo]) -> bool {
+        self.may_see(conversation.no, conversation.pair)
+            || joined.iter().chain(left).any(|user| self.may_be(Counted::User(*user)))
     }
 }
 

@@ -4,15 +4,18 @@
 //! ```text
 //! this node's commits ──┐
 //! bus: peers' commits ──┼──▶ pending, by position ── next in order ──▶ caches, lanes
-//! log: read back ───────┘          │ a gap that stays, or a regular poll
+//! log: read back ───────┘          │ a gap that stays, content that is missing, or a regular poll
 //!         ▲────────────────────────┘
 //! ```
+//! Of what none of this node's sessions may see, peers send no content. If a session may see it after all, because its user has just
+//! come, the batch counts as one that did not come.
+//!
 //! In reading order: this file, how batches are offered and when each is next; `read_back`, the thread that reads from the
 //! store; `divergence`, whether the store still has what this node took.
 
 use super::{
     recent_entries::RecentEntries,
-    wire::{ConversationRef, WireBatch, WireItem},
+    wire::{ConversationRef, PartialBatch, WireBatch, WireItem},
 };
 use crate::{
     countdown_latch::CountdownLatch,
@@ -63,7 +66,7 @@ const RESPONSE_BATCHES_MAX: usize = 64;
 
 enum BatchContent {
     Local(Vec<BatchItem>),
-    Remote(WireBatch),
+    Remote(PartialBatch),
 }
 
 /// A batch that is not applied yet.
@@ -77,6 +80,11 @@ struct PendingBatch {
 impl PendingBatch {
     fn is_local(&self) -> bool {
         matches!(self.content, BatchContent::Local(_))
+    }
+
+    /// Whether it has the content of all its entries.
+    fn is_whole(&self) -> bool {
+        !matches!(&self.content, BatchContent::Remote(batch) if !batch.left_out.is_empty())
     }
 
     /// What the batch counts towards [`PENDING_BYTES_MAX`]. Local batches count nothing: they are bounded by their slots in
@@ -125,6 +133,8 @@ struct State {
     next_poll: Instant,
     /// The next batch in order waits for room in the lanes.
     backpressured: bool,
+    /// The end of a batch that came without what a session of this node may see. It is read from the log.
+    lacking: Position,
     gap: Option<Gap>,
     recent_batches: RecentBatches,
     divergence: DivergenceChecks,
@@ -166,6 +176,7 @@ impl Follower {
             read_limit: READ_MAX,
             next_poll: Instant::now(),
             backpressured: false,
+            lacking: from,
             gap: None,
             recent_batches: RecentBatches::default(),
             divergence: DivergenceChecks::of(log.known_epoch()),
@@ -200,7 +211,12 @@ impl Follower {
 
     /// Takes a batch that a peer has committed, or that was read back.
     pub(crate) fn offer_remote(&self, batch: WireBatch, encoded: Bytes) {
-        self.offer(PendingBatch { span: batch.span(), content: BatchContent::Remote(batch), encoded });
+        self.offer_in_part(batch.into(), encoded);
+    }
+
+    /// The same, of which something may have been left out.
+    pub(crate) fn offer_in_part(&self, batch: PartialBatch, encoded: Bytes) {
+        self.offer(PendingBatch { span: batch.batch.span(), content: BatchContent::Remote(batch), encoded });
     }
 
     /// For a peer with a gap after this position: the batches that follow, as far as they are in memory. None if the first
@@ -227,7 +243,10 @@ impl Follower {
             match state.pending.get(&batch.span.after) {
                 // A chunk that was read back reaches as far, or farther.
                 Some(other) if other.span.through > batch.span.through => {}
-                Some(other) if other.span.through == batch.span.through && !is_local => {}
+                Some(other)
+                    if other.span.through == batch.span.through
+                        && !is_local
+                        && (other.is_whole() || !batch.is_whole()) => {}
                 _ => {
                     state.pending_bytes += batch.bytes();
                     let replaced = state.pending.insert(batch.span.after, batch);
@@ -235,8 +254,11 @@ impl Follower {
                 }
             }
         }
+        let lacked = state.lacking;
         self.advance(&mut state);
-        if !state.pending.is_empty() {
+        if state.lacking > lacked {
+            self.poll_within(&mut state, Duration::ZERO);
+        } else if state.has_gap() {
             let grace = if state.backpressured { BACKPRESSURE_RETRY } else { self.gap_grace() };
             self.poll_within(&mut state, grace);
         }
@@ -255,7 +277,7 @@ impl Follower {
 
     /// The position after which batches have been missing for long, and the number of the attempt.
     fn due_request(&self, state: &mut State) -> Option<(Position, usize)> {
-        if state.pending.is_empty() || state.backpressured {
+        if !state.has_gap() || state.backpressured {
             state.gap = None;
             return None;
         }
@@ -305,11 +327,20 @@ impl Follower {
             if span.through <= state.applied {
                 continue;
             }
+            if let BatchContent::Remote(batch) = &content
+                && !self.ends_what_was_left_out(batch)
+            {
+                self.metrics.cluster.content_missing.inc();
+                state.lacking = state.lacking.max(span.through);
+                continue;
+            }
             state.recent_batches.push(span, encoded);
             state.divergence.push(fingerprint_of(&content, span));
             match content {
                 BatchContent::Local(items) => self.apply(without_applied(items, state.applied), span.through),
-                BatchContent::Remote(batch) => self.apply(self.to_items(batch, state.applied), span.through),
+                BatchContent::Remote(PartialBatch { batch, .. }) => {
+                    self.apply(self.to_items(batch, state.applied), span.through);
+                }
             }
             state.applied = span.through;
         }
@@ -317,6 +348,22 @@ impl Follower {
             state.gap = None;
             self.advanced.notify_all();
         }
+    }
+
+    /// Whether nothing was left out of the batch that a session of this node may see. What was left out ends here then.
+    fn ends_what_was_left_out(&self, PartialBatch { batch, left_out, .. }: &PartialBatch) -> bool {
+        if left_out.is_empty() {
+            return true;
+        }
+        let Applier { directory, live_audience, .. } = &self.applier;
+        let is_certain = left_out.iter().all(|left_out| !batch.may_bring_audience(left_out.conversation));
+        let ends =
+            is_certain && live_audience.as_ref().is_some_and(|audience| audience.passes(left_out, batch.through));
+        if ends {
+            left_out.iter().for_each(|left_out| directory.invalidate_unread(left_out.pair));
+            self.recent_entries.note_left_out(left_out);
+        }
+        ends
     }
 
     fn apply(&self, items: Vec<BatchItem>, through: Position) {
@@ -391,6 +438,13 @@ impl Follower {
         self.state.lock().stopping = true;
         self.poll_changed.notify_all();
         self.advanced.notify_all();
+    }
+}
+
+impl State {
+    /// Whether something is missing behind what was applied.
+    fn has_gap(&self) -> bool {
+        !self.pending.is_empty() || self.lacking > self.applied
     }
 }
 

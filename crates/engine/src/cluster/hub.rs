@@ -2,6 +2,7 @@
 //! receives what peers send.
 
 use super::{
+    audiences::{PeerAudiences, send_batch},
     follower::Follower,
     nodes::ClusterNodes,
     presence::PresenceInbox,
@@ -29,7 +30,9 @@ pub(crate) struct ClusterHub {
     pub follower: Arc<Follower>,
     pub nodes: Arc<ClusterNodes>,
     pub presence: Arc<Presence>,
+    pub audiences: Arc<PeerAudiences>,
     pub bus: Arc<dyn Bus>,
+    pub metrics: Arc<Metrics>,
 }
 
 impl ClusterHub {
@@ -47,12 +50,14 @@ impl ClusterHub {
 impl Hub for ClusterHub {
     fn publish(&self, batch: Batch) {
         let peers = self.nodes.peers();
-        let message = BusMessage::Committed(to_wire(&batch)).encode();
+        let message = BusMessage::Committed(to_wire(&batch));
+        let whole = message.encode();
         // This node's own sessions come first: they do not wait for the bus.
-        self.follower.offer_local(batch.span, batch.items, message.clone());
-        if !peers.is_empty() {
-            self.bus.send(&peers, message);
-        }
+        self.follower.offer_local(batch.span, batch.items, whole.clone());
+        let BusMessage::Committed(batch) = message else { return };
+        let desks = &self.applier.directory.desks;
+        let has_agents = |conversation: &ConversationRef| desks.sides(conversation.pair).is_some();
+        send_batch((&self.audiences, &*self.bus, &self.metrics), &peers, (&batch, whole), has_agents);
     }
 
     fn signal(&self, user: UserNo, signal: Signal) {
@@ -108,6 +113,7 @@ pub(crate) struct PeerMessageHandler {
     pub follower: Arc<Follower>,
     pub nodes: Arc<ClusterNodes>,
     pub presence: PresenceInbox,
+    pub audiences: Arc<PeerAudiences>,
     pub push: PeerInbox,
     pub bus: Arc<dyn Bus>,
     pub metrics: Arc<Metrics>,
@@ -123,6 +129,8 @@ impl MessageHandler for PeerMessageHandler {
     fn on_message(&self, message: Bytes) {
         match BusMessage::decode(&message) {
             Some(BusMessage::Committed(batch)) => self.follower.offer_remote(batch, message),
+            Some(BusMessage::CommittedInPart(batch)) => self.follower.offer_in_part(batch, message),
+            Some(BusMessage::Audience(report)) => self.audiences.note(report),
             Some(BusMessage::RequestBatches { name, after }) => {
                 let name = [Arc::from(name)];
                 for message in self.follower.recent_batches_after(after) {

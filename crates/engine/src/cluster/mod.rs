@@ -6,13 +6,14 @@
 //!
 //! In reading order: [`CommitLog`], the store's side; [`Bus`], which carries messages between nodes; [`wire`], those messages;
 //! `follower`, which applies commits in order; `recent_entries`, which answers short resumes from memory; `hub`, which
-//! sends and receives; [`nodes`], the peers and who leads which function; `spread`, how functions are shared; `leader_lease` and
+//! sends and receives; `audiences`, what need not be sent to a peer; [`nodes`], the peers and who leads which function; `spread`, how functions are shared; `leader_lease` and
 //! `life_signs`, by which a leader that has ended is succeeded before its leases end; `gates`, what all of them understand; `agreement`, whether the nodes' settings and clocks agree;
 //! `store_time`, the time that a node gives; `log_pruner`, which keeps the log short; `presence`, who is
 //! online on any node; `push_transport`, for messages about pushes; `stream_peers`,
 //! for chunks of messages that grow; [`leader_client`], for requests to the leader.
 
 mod agreement;
+mod audiences;
 mod follower;
 mod gates;
 mod hub;
@@ -36,6 +37,7 @@ use crate::{
     streams::StreamPeers,
 };
 use agreement::Agreement;
+use audiences::{AudienceTeller, PeerAudiences};
 use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
 use hub::{ClusterHub, PeerMessageHandler};
@@ -104,6 +106,8 @@ pub struct Cluster {
     metrics: Arc<Metrics>,
     agreement: Arc<Agreement>,
     presence: PresenceThread,
+    audiences: Arc<PeerAudiences>,
+    gates: Arc<OpenGates>,
     /// The log pruner and the comparison of settings run until this is dropped.
     running: Mutex<Option<Sender<Infallible>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -133,11 +137,13 @@ impl Cluster {
         );
         let (follower, nodes) = (Arc::new(follower), Arc::new(nodes));
         let presence = PresenceThread::default();
+        let audiences = Arc::new(PeerAudiences::default());
         let handler = PeerMessageHandler {
             applier: applier.clone(),
             follower: follower.clone(),
             nodes: nodes.clone(),
             presence: presence.inbox(),
+            audiences: audiences.clone(),
             push: push.clone(),
             bus: bus.clone(),
             metrics: metrics.clone(),
@@ -151,9 +157,9 @@ impl Cluster {
             }
         });
         bus.listen(&nodes.me().name, Arc::new(handler));
-        let metrics = metrics.clone();
+        let (metrics, gates) = (metrics.clone(), gates.clone());
         let (running, threads) = Default::default();
-        Cluster { nodes, follower, log, bus, metrics, agreement, presence, running, threads }
+        Cluster { nodes, follower, log, bus, metrics, agreement, presence, audiences, gates, running, threads }
     }
 
     /// How pushes travel between the leader and the nodes whose sessions it pushes to.
@@ -168,7 +174,8 @@ impl Cluster {
 
     pub(crate) fn hub(&self, applier: Applier, presence: Arc<Presence>) -> ClusterHub {
         let (follower, nodes, bus) = (self.follower.clone(), self.nodes.clone(), self.bus.clone());
-        ClusterHub { applier, follower, nodes, presence, bus }
+        let (audiences, metrics) = (self.audiences.clone(), self.metrics.clone());
+        ClusterHub { applier, follower, nodes, presence, audiences, bus, metrics }
     }
 
     /// Begins to follow the commit order and to send heartbeats. `end` is called when this node must end, with the reason.
@@ -186,6 +193,11 @@ impl Cluster {
         let (agreement, log) = (self.agreement.clone(), self.log.clone());
         agreement.exchange_or_log(&*log);
         let (watching, signs) = (nodes.clone(), self.log.clone());
+        let (gates, bus, told) = (self.gates.clone(), self.bus.clone(), stopped.clone());
+        let teller = follower.live_audience().map(|audience| {
+            let teller = AudienceTeller { audience, nodes: nodes.clone(), gates, bus };
+            named("audience").spawn(move || teller.run(&told))
+        });
         let (has_life_signs, watched) = (signs.has_life_signs(), stopped.clone());
         let threads = [
             named("follower").spawn(move || follower.run(end)),
@@ -195,7 +207,8 @@ impl Cluster {
         ];
         let watcher =
             has_life_signs.then(|| named("signs").spawn(move || life_signs::run(&watching, &*signs, &watched)));
-        self.threads.lock().extend(threads.into_iter().chain(watcher).map(|thread| required("cluster", thread)));
+        let threads = threads.into_iter().chain(watcher).chain(teller);
+        self.threads.lock().extend(threads.map(|thread| required("cluster", thread)));
     }
 
     /// Leaves the cluster. The committer must have ended before.

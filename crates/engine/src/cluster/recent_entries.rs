@@ -1,6 +1,7 @@
 //! The newest entries of all conversations, in memory: a session that missed a few seconds resumes from here, without a
 //! read from the store. When a node ends, all its clients come back at once, and each has missed only seconds.
 
+use super::wire::LeftOut;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -8,15 +9,26 @@ use tidings_domain::{message_changes, model::*, store::*};
 
 /// About what an entry takes besides its body.
 const ENTRY_BYTES: usize = 256;
+/// About what a conversation takes of which messages are left out.
+const LEFT_OUT_BYTES: usize = 64;
 
 struct Ring {
     /// The ring has every entry after this position, up to `through`.
     floor: Position,
     through: Position,
     bytes: usize,
-    /// The entries with their sizes, oldest first, which is the order in which they are evicted.
-    order: VecDeque<(ConversationNo, Position, usize)>,
+    /// What is kept with its size, oldest first, which is the order in which it is evicted.
+    order: VecDeque<Kept>,
     tails: FxHashMap<ConversationNo, VecDeque<StoredEntry>>,
+    /// The position of the last message of a conversation that this node was told of without its content.
+    left_out: FxHashMap<ConversationNo, Position>,
+}
+
+struct Kept {
+    conversation: ConversationNo,
+    position: Position,
+    bytes: usize,
+    is_left_out: bool,
 }
 
 pub(crate) struct RecentEntries {
@@ -25,6 +37,33 @@ pub(crate) struct RecentEntries {
 }
 
 impl Ring {
+    fn empty(from: Position) -> Ring {
+        let (order, tails, left_out) = (VecDeque::new(), FxHashMap::default(), FxHashMap::default());
+        Ring { floor: from, through: from, bytes: 0, order, tails, left_out }
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.bytes += kept.bytes;
+        self.order.push_back(kept);
+    }
+
+    fn evict(&mut self, kept: &Kept) {
+        let Kept { conversation, position, bytes, is_left_out } = kept;
+        self.bytes -= bytes;
+        // Those of one batch are not in order.
+        self.floor = self.floor.max(*position);
+        if *is_left_out {
+            if self.left_out.get(conversation) == Some(position) {
+                self.left_out.remove(conversation);
+            }
+        } else if let Some(tail) = self.tails.get_mut(conversation) {
+            tail.pop_front();
+            if tail.is_empty() {
+                self.tails.remove(conversation);
+            }
+        }
+    }
+
     /// Applies an edit or a recall to the message that it changes, and removes the bodies that it makes obsolete, as the
     /// store did. A longer body may take more memory than the ring counts until the message is evicted: at most the
     /// bodies of one message for each entry.
@@ -46,15 +85,27 @@ impl Ring {
 
 impl RecentEntries {
     pub(crate) fn new(from: Position, bytes_max: usize) -> Self {
-        let (order, tails) = (VecDeque::new(), FxHashMap::default());
-        RecentEntries { ring: RwLock::new(Ring { floor: from, through: from, bytes: 0, order, tails }), bytes_max }
+        RecentEntries { ring: RwLock::new(Ring::empty(from)), bytes_max }
     }
 
     /// Forgets all entries: they may be others in the store.
     pub(crate) fn forget(&self) {
         let mut ring = self.ring.write();
-        let (floor, order, tails) = (ring.through, VecDeque::new(), FxHashMap::default());
-        *ring = Ring { floor, through: floor, bytes: 0, order, tails };
+        *ring = Ring::empty(ring.through);
+    }
+
+    /// Notes messages whose content this node does not have. Called before [`Self::push`] for the commits that they are of.
+    pub(crate) fn note_left_out(&self, left_out: &[LeftOut]) {
+        let mut ring = self.ring.write();
+        for LeftOut { conversation, through, .. } in left_out {
+            ring.left_out.insert(*conversation, *through);
+            ring.keep(Kept {
+                conversation: *conversation,
+                position: *through,
+                bytes: LEFT_OUT_BYTES,
+                is_left_out: true,
+            });
+        }
     }
 
     /// Adds the next entries of the commit order, all up to `through`.
@@ -64,30 +115,25 @@ impl RecentEntries {
         for (conversation, entry) in entries {
             ring.change_message(conversation, entry);
             let bytes = ENTRY_BYTES + entry.content.body.len();
-            ring.bytes += bytes;
-            ring.order.push_back((conversation, entry.position, bytes));
+            ring.keep(Kept { conversation, position: entry.position, bytes, is_left_out: false });
             ring.tails.entry(conversation).or_default().push_back(entry.clone());
         }
         ring.through = through;
         while ring.bytes > self.bytes_max
-            && let Some((conversation, position, bytes)) = ring.order.pop_front()
+            && let Some(kept) = ring.order.pop_front()
         {
-            ring.bytes -= bytes;
-            ring.floor = position;
-            if let Some(tail) = ring.tails.get_mut(&conversation) {
-                tail.pop_front();
-                if tail.is_empty() {
-                    ring.tails.remove(&conversation);
-                }
-            }
+            ring.evict(&kept);
         }
     }
 
-    /// All entries of these tails, newest first, each with its tail's index. `None`: some may have been evicted, or there
-    /// are more than wanted.
+    /// All entries of these tails, newest first, each with its tail's index. `None`: some may have been evicted or never come, or
+    /// there are more than wanted.
     pub(crate) fn missed(&self, tails: &[Tail], query: MissedQuery) -> Option<Vec<(usize, StoredEntry)>> {
         let ring = self.ring.read();
-        let covered = |tail: &Tail| tail.after >= ring.floor && tail.until <= ring.through;
+        let covered = |tail: &Tail| {
+            let left_out = ring.left_out.get(&tail.conversation);
+            tail.after >= ring.floor && tail.until <= ring.through && left_out.is_none_or(|last| *last <= tail.after)
+        };
         if !tails.iter().all(covered) {
             return None;
         }

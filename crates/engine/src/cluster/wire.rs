@@ -20,7 +20,7 @@ pub struct ConversationRef {
 }
 
 /// A committed batch, as other nodes need it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireBatch {
     pub after: Position,
     pub through: Position,
@@ -32,6 +32,24 @@ impl WireBatch {
     pub fn span(&self) -> PositionRange {
         PositionRange { after: self.after, through: self.through }
     }
+
+    /// Whether a change of the batch may be why a session sees what is said in the conversation.
+    pub(crate) fn may_bring_audience(&self, conversation: ConversationNo) -> bool {
+        self.items.iter().filter_map(|item| item.change.as_ref()).any(|change| match change {
+            Change::Members { conversation: of, .. } => *of == conversation,
+            // It may be an account, which has got agents.
+            Change::Conversation(_) | Change::Erased { .. } | Change::Opaque => true,
+            Change::Users(_)
+            | Change::DoNotDisturb(_)
+            | Change::Mute { .. }
+            | Change::Read { .. }
+            | Change::Kick { .. }
+            | Change::Suspension { .. }
+            | Change::Block { .. }
+            | Change::Report { .. }
+            | Change::Notes(_) => false,
+        })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +58,67 @@ pub struct WireItem {
     pub conversation: Option<u32>,
     pub entry: Option<StoredEntry>,
     pub change: Option<Change>,
+}
+
+/// A committed batch for a node that, as far as the sender knows, has no session which may see some of its entries: it tells where
+/// those are, and not what they say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartialBatch {
+    /// All the rest.
+    pub batch: WireBatch,
+    pub left_out: Vec<LeftOut>,
+    /// The batch ends with an entry that was left out.
+    pub last: Option<EntryMarks>,
+}
+
+impl From<WireBatch> for PartialBatch {
+    fn from(batch: WireBatch) -> Self {
+        PartialBatch { batch, left_out: Vec::new(), last: None }
+    }
+}
+
+/// Messages of one conversation that were left out of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    pub conversation: ConversationNo,
+    pub kind: ConversationKind,
+    pub pair: Option<(UserNo, UserNo)>,
+    pub messages: u32,
+    /// The position of the last of them.
+    pub through: Position,
+}
+
+/// What tells an entry from another one at the same position.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryMarks {
+    pub seq: u64,
+    pub at: u64,
+    pub kind: EntryKind,
+    pub client_msg_id: Option<String>,
+    pub sender: Option<UserNo>,
+}
+
+impl EntryMarks {
+    pub fn of(entry: &StoredEntry) -> Self {
+        let StoredEntry { seq, at, content, .. } = entry;
+        let (client_msg_id, sender) = (content.client_msg_id.clone(), content.sender.as_ref().map(|sender| sender.no));
+        EntryMarks { seq: *seq, at: *at, kind: content.kind, client_msg_id, sender }
+    }
+}
+
+/// Of which users and conversations a node may have sessions: see [`LiveAudience`](crate::live_audience::LiveAudience).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AudienceReport {
+    pub name: String,
+    pub boot_id: u64,
+    /// Counts the reports of the process, so that a lost one is noticed.
+    pub number: u64,
+    /// These are all cells. Else they are some that were empty before.
+    pub is_whole: bool,
+    /// The node's users come and go: it wants all that is said in groups.
+    pub wants_groups: bool,
+    /// The numbers of cells, as a serialized bitmap.
+    pub cells: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +180,9 @@ pub enum BusMessage {
         except: UserNo,
         frame: Vec<u8>,
     },
+    /// To a node that has told its audience.
+    CommittedInPart(PartialBatch),
+    Audience(AudienceReport),
 }
 
 impl BusMessage {

@@ -1,7 +1,9 @@
-//! A node that takes no further what concerns none of its sessions: each session gets what happens in its user's conversations from
-//! the moment on from which it is live, all of it, once, and nothing else.
+//! A node that takes no further what concerns none of its sessions, and is told of some of it without its content, whether it
+//! concerns them or not: each session gets what happens in its user's conversations from the moment on from which it is live, all of
+//! it, once, and nothing else.
 
 use super::*;
+use crate::cluster::audiences::leave_out;
 use crate::delivery::{BindOutcome, Block, Chunk, Delivery, MembershipSnapshot, SessionKey, Sink};
 use std::collections::BTreeMap;
 use tidings_domain::store::{ConversationFilter, ConversationState};
@@ -96,6 +98,10 @@ impl World {
     }
 
     fn commit(&mut self, proposals: &[Proposal]) {
+        self.commit_and_tell(proposals, Told::Everything);
+    }
+
+    fn commit_and_tell(&mut self, proposals: &[Proposal], told: Told) {
         let (_, batch) = self.node.commit(proposals);
         for item in &batch.items {
             let (Some(entry), Some(index)) = (&item.entry, item.conversation) else { continue };
@@ -105,26 +111,49 @@ impl World {
             let (conversation, seq, position) = (id.clone(), entry.seq, entry.position);
             self.entries.push(Entry { conversation, lane, seq, position, readers });
         }
-        let through = batch.through;
-        self.node.follower.offer_remote(batch, Bytes::new());
-        assert!(self.node.follower.wait_until_applied(through, Duration::ZERO));
+        let (through, follower) = (batch.through, &self.node.follower);
+        match told {
+            Told::Everything => follower.offer_remote(batch, Bytes::new()),
+            Told::WithoutContent => {
+                let unseen = vec![true; batch.conversations.len()];
+                follower.offer_in_part(leave_out(&batch, &unseen), Bytes::new());
+                if !follower.wait_until_applied(through, Duration::ZERO) {
+                    assert!(follower.state.lock().has_gap(), "it knows that it lacks something");
+                    follower.read_back();
+                }
+            }
+        }
+        assert!(follower.wait_until_applied(through, Duration::ZERO));
+    }
+
+    fn message(&self, in_group: bool) -> Proposal {
+        let Proposal::Append { entry, .. } = self.node.say() else { panic!("an entry") };
+        Proposal::Append { conversation: if in_group { self.node.room } else { self.pair }, entry }
     }
 
     fn say(&mut self, in_group: bool) {
-        let Proposal::Append { entry, .. } = self.node.say() else { panic!("an entry") };
-        let conversation = if in_group { self.node.room } else { self.pair };
-        self.commit(&[Proposal::Append { conversation, entry }]);
+        self.commit(&[self.message(in_group)]);
     }
 
     fn change_members(&mut self, which: usize, add: bool) {
-        let user = self.node.members[1 + which % 2];
+        self.note_members(which, add);
         self.commit(&[self.node.change_members(which, add)]);
+    }
+
+    fn note_members(&mut self, which: usize, add: bool) {
+        let user = self.node.members[1 + which % 2];
         self.memberships += 1;
         if !add {
             self.members.remove(&user);
         } else if !self.members.contains_key(&user) {
             self.members.insert(user, self.memberships);
         }
+    }
+
+    /// Something is said in the group by the commit that changes its members.
+    fn change_members_and_say(&mut self, which: usize, add: bool, told: Told) {
+        self.note_members(which, add);
+        self.commit_and_tell(&[self.node.change_members(which, add), self.message(true)], told);
     }
 
     fn bind(&mut self, which: usize) {
@@ -234,19 +263,32 @@ impl World {
     }
 }
 
+/// What the node is told of a commit.
+#[derive(Debug, Clone, Copy)]
+enum Told {
+    Everything,
+    WithoutContent,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    Say { in_group: bool },
+    Say { in_group: bool, told: Told },
     Members { which: usize, add: bool },
+    MembersAndSay { which: usize, add: bool, told: Told },
     Bind(usize),
     Load,
     Unbind { which: usize, settled: bool },
     Turn,
 }
 
+fn told() -> impl Strategy<Value = Told> {
+    prop_oneof![Just(Told::Everything), Just(Told::WithoutContent)]
+}
+
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        6 => any::<bool>().prop_map(|in_group| Act::Say { in_group }),
+        6 => (any::<bool>(), told()).prop_map(|(in_group, told)| Act::Say { in_group, told }),
+        1 => (0..2usize, any::<bool>(), told()).prop_map(|(which, add, told)| Act::MembersAndSay { which, add, told }),
         2 => (0..2usize, any::<bool>()).prop_map(|(which, add)| Act::Members { which, add }),
         2 => (0..3usize).prop_map(Act::Bind),
         4 => Just(Act::Load),
@@ -263,7 +305,8 @@ proptest! {
         let mut world = World::new();
         for act in acts {
             match act {
-                Act::Say { in_group } => world.say(in_group),
+                Act::Say { in_group, told } => world.commit_and_tell(&[world.message(in_group)], told),
+                Act::MembersAndSay { which, add, told } => world.change_members_and_say(which, add, told),
                 Act::Members { which, add } => world.change_members(which, add),
                 Act::Bind(which) => world.bind(which),
                 Act::Load => world.load(),
@@ -319,5 +362,29 @@ fn a_user_who_leaves_and_rejoins_while_the_shard_is_behind_hears_the_group() {
     world.say(true);
     world.catch_up(&Lane::ALL, None);
     world.check(2, true);
+    world.node.lanes.stop();
+}
+
+#[test]
+fn what_came_without_its_content_is_read_from_the_log_once_a_session_may_see_it() {
+    let mut world = World::new();
+    let counts = |world: &World| {
+        let cluster = &world.node.follower.metrics.cluster;
+        (cluster.content_missing.get(), cluster.read_back.get(), cluster.skipped.get())
+    };
+    let (.., skipped) = counts(&world);
+    world.commit_and_tell(&[world.message(true), world.message(false)], Told::WithoutContent);
+    assert_eq!(counts(&world), (0, 0, skipped + 2), "nobody is here");
+    world.bind(0);
+    world.commit_and_tell(&[world.message(false)], Told::WithoutContent);
+    assert_eq!(counts(&world), (0, 0, skipped + 3), "neither b nor c is");
+    world.commit_and_tell(&[world.message(true)], Told::WithoutContent);
+    assert_eq!(counts(&world), (1, 1, skipped + 3), "it may be of a group of the user, whose groups are being read");
+    world.load();
+    world.load();
+    world.commit_and_tell(&[world.message(false), world.message(true)], Told::WithoutContent);
+    assert_eq!(counts(&world), (2, 3, skipped + 4), "all of the commit is read");
+    world.catch_up(&Lane::ALL, None);
+    world.check(1, true);
     world.node.lanes.stop();
 }

@@ -60,7 +60,7 @@ fn proposal(room: u64, size: usize, what: u8, target: u64) -> Proposal {
 proptest! {
     #[test]
     fn missed_entries_are_those_of_the_store_or_none(
-        messages in prop::collection::vec((1..=ROOMS, 0..200usize, 0..10u8, 1..8u64), 1..60),
+        messages in prop::collection::vec((1..=ROOMS, 0..200usize, 0..10u8, 1..8u64, 0..4u8), 1..60),
         bytes_max in 0..20_000usize,
         after in 0..60u64,
         span in 0..60u64,
@@ -69,13 +69,22 @@ proptest! {
         let store = store();
         let start = store.last_position();
         let recent = RecentEntries::new(start, bytes_max);
-        for (room, size, what, target) in messages {
+        let mut left_out_after = vec![start; ROOMS as usize + 1];
+        for (room, size, what, target, told) in messages {
             let (_, span) = store.commit_in_order(&[proposal(room, size, what, target)], 1).unwrap();
             let head = store.head(ConversationNo(room)).unwrap();
             let stored = store.entries(ConversationNo(room), head.last_seq, head.last_seq, 1, End::Newest).unwrap();
             // A change that was rejected, or changed nothing, has no entry.
-            let told = stored.iter().filter(|entry| entry.position > span.after);
-            recent.push(told.map(|entry| (ConversationNo(room), entry)), span.through);
+            let entries = stored.iter().filter(|entry| entry.position > span.after);
+            // One message in four is told of without its content.
+            let is_left_out = |entry: &&StoredEntry| told == 0 && entry.content.kind == EntryKind::Message;
+            if let Some(entry) = entries.clone().find(is_left_out) {
+                let (conversation, kind, through) = (ConversationNo(room), ConversationKind::Group, entry.position);
+                recent.note_left_out(&[LeftOut { conversation, kind, pair: None, messages: 1, through }]);
+                left_out_after[room as usize] = through;
+            }
+            let kept = entries.filter(|entry| !is_left_out(entry));
+            recent.push(kept.map(|entry| (ConversationNo(room), entry)), span.through);
         }
         let (after, until) = (start + after, (start + after + span).min(store.last_position()));
         let tail = |room: u64| {
@@ -96,7 +105,8 @@ proptest! {
             prop_assert!(asked.remaining.is_empty(), "the store has more than the ring returned");
             prop_assert_eq!(found, asked.entries);
         } else {
-            let bound = bytes_max < 60 * (ENTRY_BYTES + 202) || entries_max < 60;
+            let is_left_out = tails.iter().any(|tail| left_out_after[tail.conversation.0 as usize] > after);
+            let bound = bytes_max < 60 * (ENTRY_BYTES + 202) || entries_max < 60 || is_left_out;
             prop_assert!(bound, "the ring has every entry and returned none");
         }
     }

@@ -225,6 +225,42 @@ fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
 }
 
 #[test]
+fn a_node_is_not_sent_what_none_of_its_sessions_may_see_and_who_comes_to_it_misses_nothing() {
+    let nodes = nodes(2, 3);
+    let [a, b] = &nodes.servers[..] else { panic!() };
+    let (left_out, skipped) = (&a.engine.metrics.cluster.left_out, &b.engine.metrics.cluster.skipped);
+    let mut phone = a.open("u1", "phone");
+    let first = a.say("u0", "g", "first").seq;
+    until("the other node has told that it has no sessions", || {
+        a.say("u0", "g", "before");
+        left_out.get() > 0
+    });
+    let last = a.say("u0", "g", "for sessions of this node alone").seq;
+    let before = heard(&mut phone, (last - first + 1) as usize);
+    check_whole(&before);
+    let cursor = phone.cursor.clone().unwrap();
+    drop(phone);
+    let known = skipped.get();
+    (0..5).for_each(|n| drop(a.say("u0", "g", &format!("missed {n}"))));
+    until("the other node knows where they are", || skipped.get() >= known + 5);
+    // While the user comes back, there, more is said.
+    let mut inbox = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| (0..50).map(|n| a.say("u0", "g", &format!("meanwhile {n}")).seq).last());
+        let mut session = b.resume("u1", "phone", &cursor);
+        let resume = bound(&session).resume.clone();
+        assert!(resume.complete && !resume.reset, "{resume:?}");
+        let last = sender.join().unwrap().unwrap();
+        heard(&mut session, (last - before[before.len() - 1].0) as usize)
+    });
+    inbox.splice(0..0, before);
+    check_whole(&inbox);
+    let missed: Vec<&str> = inbox.iter().map(|(_, text)| &**text).filter(|text| text.starts_with("missed")).collect();
+    assert_eq!(missed, ["missed 0", "missed 1", "missed 2", "missed 3", "missed 4"]);
+    let from_memory = b.engine.metrics.cluster.recent_resumes.get();
+    assert_eq!(from_memory, 0, "the node did not have what was said before");
+}
+
+#[test]
 fn changes_made_on_one_node_apply_on_the_other() {
     let nodes = nodes(2, 3);
     let [a, b] = &nodes.servers[..] else { panic!() };

@@ -6,6 +6,7 @@
 //! at these positions.
 
 use super::{BatchContent, Follower, UNSCHEDULED};
+use crate::cluster::wire::{EntryMarks, PartialBatch};
 use rustc_hash::FxHasher;
 use std::{
     collections::VecDeque,
@@ -97,31 +98,35 @@ pub(super) fn fingerprint_of(content: &BatchContent, span: PositionRange) -> Opt
             let entry = last.lane_item.as_ref().and_then(|lane_item| lane_item.entry.as_ref());
             (items.len(), entry, last.change.as_ref())
         }
-        BatchContent::Remote(batch) => {
+        BatchContent::Remote(PartialBatch { last: Some(marks), .. }) => {
+            return Some((span.through, hash_of_entry(marks)));
+        }
+        BatchContent::Remote(PartialBatch { batch, left_out, .. }) => {
             let last = batch.items.last()?;
-            (batch.items.len(), last.entry.as_ref(), last.change.as_ref())
+            let left_out: usize = left_out.iter().map(|left_out| left_out.messages as usize).sum();
+            (batch.items.len() + left_out, last.entry.as_ref(), last.change.as_ref())
         }
     };
     match entry.filter(|entry| entry.position == span.through) {
-        Some(entry) => Some((span.through, hash_of(Some(entry), None))),
+        Some(entry) => Some((span.through, hash_of_entry(&EntryMarks::of(entry)))),
         // A change does not know its position. The last item's change has the last position only if every position of the
         // span has an item.
-        None => {
-            change.filter(|_| items as u64 == span.through - span.after).map(|c| (span.through, hash_of(None, Some(c))))
-        }
+        None => change
+            .filter(|_| items as u64 == span.through - span.after)
+            .map(|c| (span.through, hash_of_change(Some(c)))),
     }
 }
 
-fn hash_of(entry: Option<&StoredEntry>, change: Option<&Change>) -> u64 {
+/// Without the body: an edit or a recall replaces it.
+fn hash_of_entry(EntryMarks { seq, at, kind, client_msg_id, sender }: &EntryMarks) -> u64 {
     let mut hasher = FxHasher::default();
-    match (entry, change) {
-        (Some(StoredEntry { seq, at, content, .. }), _) => {
-            // Not the body: an edit or a recall replaces it.
-            (seq, at, content.kind, &content.client_msg_id).hash(&mut hasher);
-            content.sender.as_ref().map(|sender| sender.no).hash(&mut hasher);
-        }
-        (None, change) => change.hash(&mut hasher),
-    }
+    (seq, at, kind, client_msg_id, sender).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn hash_of_change(change: Option<&Change>) -> u64 {
+    let mut hasher = FxHasher::default();
+    change.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -163,8 +168,11 @@ impl Follower {
         let (Some((first, _)), Some((last, _))) = (fingerprints.first(), fingerprints.last()) else { return Ok(None) };
         let differs = |LogRecord { position, entry, change, .. }: &LogRecord| {
             let known = fingerprints.binary_search_by_key(position, |(position, _)| *position);
-            let entry = entry.as_ref().map(|(_, entry)| entry);
-            known.is_ok_and(|known| fingerprints[known].1 != hash_of(entry, change.as_ref()))
+            let hash = || match entry {
+                Some((_, entry)) => hash_of_entry(&EntryMarks::of(entry)),
+                None => hash_of_change(change.as_ref()),
+            };
+            known.is_ok_and(|known| fingerprints[known].1 != hash())
         };
         let mut after = first - 1;
         while after < *last {

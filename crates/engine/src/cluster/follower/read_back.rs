@@ -61,7 +61,7 @@ impl Follower {
     pub(super) fn read_back(&self) -> Duration {
         let (after, limit) = {
             let state = self.state.lock();
-            if !state.pending.is_empty() {
+            if state.has_gap() {
                 self.metrics.cluster.gaps.inc();
             }
             (state.applied, state.read_limit)
@@ -111,7 +111,7 @@ impl Follower {
 
     /// `is_complete`: the last page reached the newest position.
     fn next_poll(&self, is_complete: bool) -> Duration {
-        let has_gap = !self.state.lock().pending.is_empty();
+        let has_gap = self.state.lock().has_gap();
         match (is_complete, has_gap, self.bus.is_up() && self.started.elapsed() > NEW_FOR) {
             (false, ..) => Duration::ZERO,
             (_, true, _) => GAP_GRACE,

@@ -1,0 +1,272 @@
+//! What the nodes know of each other's audiences, so that a committed message is sent without its content to a node of whose sessions
+//! none may see it.
+//!
+//! ```text
+//! cells of LiveAudience ─▶ AudienceTeller ── bus: AudienceReport ──▶ PeerAudiences ─▶ what is left out of a batch for that peer
+//! ```
+//! Nothing rests on it. A node that is told of a message without its content, and has a session that may see it, reads it from the
+//! log ([`super::follower`]); a node of which too little is known is sent everything.
+
+use super::{
+    nodes::ClusterNodes,
+    wire::{AudienceReport, BusMessage, ConversationRef, EntryMarks, LeftOut, PartialBatch, WireBatch, WireItem},
+};
+use crate::live_audience::{Counted, LiveAudience, News};
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, RecvTimeoutError, select};
+use parking_lot::RwLock;
+use roaring::RoaringBitmap;
+use rustc_hash::FxHashMap;
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tidings_domain::{
+    bus::Bus,
+    gates::{Gate, OpenGates},
+    metrics::Metrics,
+    model::*,
+};
+
+/// The pause after a report of what is new.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How often all cells are told: those that nobody takes any more are told by that alone, and a lost report is made up for.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
+/// The longest wait for news.
+const TICK: Duration = Duration::from_millis(500);
+/// An audience that was not told for so long is not known.
+const KNOWN_FOR: Duration = Duration::from_secs(15);
+/// After the last user has come, groups are wanted for so long. While a user's conversations are read, any group may be one of them,
+/// and what was left out would be read from the log.
+const GROUPS_WANTED_FOR: Duration = Duration::from_secs(10);
+
+/// Of which users and conversations a peer may have sessions.
+struct PeerAudience {
+    boot_id: u64,
+    /// The number of its last report.
+    number: u64,
+    wants_groups: bool,
+    cells: RoaringBitmap,
+    told_at: Instant,
+}
+
+impl PeerAudience {
+    fn may_see(&self, conversation: &ConversationRef) -> bool {
+        let may_be = |counted: Counted| self.cells.contains(counted.cell());
+        match conversation.pair {
+            Some((a, b)) => may_be(Counted::User(a)) || may_be(Counted::User(b)),
+            None => self.wants_groups || may_be(Counted::Conversation(conversation.no)),
+        }
+    }
+}
+
+/// The audiences of the peers, as they told them.
+#[derive(Default)]
+pub(crate) struct PeerAudiences(RwLock<FxHashMap<Arc<str>, PeerAudience>>);
+
+/// A batch as one peer gets it.
+pub(super) struct Part {
+    pub message: Bytes,
+    /// Nothing in it is for a session or a cache of the peer, which has no session at all.
+    pub may_wait: bool,
+    /// Messages without content.
+    pub left_out: u64,
+}
+
+impl PeerAudiences {
+    pub(crate) fn note(&self, report: AudienceReport) {
+        let AudienceReport { name, boot_id, number, is_whole, wants_groups, cells } = report;
+        let mut peers = self.0.write();
+        peers.retain(|_, audience| audience.told_at.elapsed() < KNOWN_FOR);
+        let Ok(cells) = RoaringBitmap::deserialize_from(&cells[..]) else {
+            peers.remove(&*name);
+            return;
+        };
+        match peers.get_mut(&*name) {
+            _ if is_whole => {
+                let told_at = Instant::now();
+                peers.insert(name.into(), PeerAudience { boot_id, number, wants_groups, cells, told_at });
+            }
+            Some(audience) if audience.boot_id == boot_id && audience.number + 1 == number => {
+                (audience.number, audience.wants_groups) = (number, wants_groups);
+                audience.cells |= cells;
+            }
+            // A report was lost, or it is another process: what it has taken since is not known.
+            _ => _ = peers.remove(&*name),
+        }
+    }
+
+    /// The batch without the content of what no session of the peer may see. `None`: the peer gets all of it. `has_agents`: whether
+    /// one of the two is an account that others answer for.
+    pub(super) fn part_for(
+        &self,
+        peer: &str,
+        batch: &WireBatch,
+        has_agents: impl Fn(&ConversationRef) -> bool,
+    ) -> Option<Part> {
+        let peers = self.0.read();
+        let audience = peers.get(peer).filter(|audience| audience.told_at.elapsed() < KNOWN_FOR)?;
+        let may_see = |conversation: &ConversationRef| {
+            audience.may_see(conversation) || has_agents(conversation) || batch.may_bring_audience(conversation.no)
+        };
+        let unseen: Vec<bool> = batch.conversations.iter().map(|conversation| !may_see(conversation)).collect();
+        if !unseen.contains(&true) {
+            return None;
+        }
+        let part = leave_out(batch, &unseen);
+        let left_out = part.left_out.iter().map(|left_out| u64::from(left_out.messages)).sum();
+        let may_wait = part.batch.items.is_empty() && audience.cells.is_empty();
+        (left_out > 0).then(|| Part { message: BusMessage::CommittedInPart(part).encode(), may_wait, left_out })
+    }
+}
+
+/// Whether a node whose sessions do not see it needs no more than to know where it is.
+fn is_for_sessions_alone(item: &WireItem) -> bool {
+    // Each node takes note of a message that grows, and of what changes others.
+    let is_whole = |content: &NewEntry| content.message_details().stream == StreamState::Whole;
+    let is_plain = |content: &NewEntry| content.kind == EntryKind::Message && is_whole(content);
+    item.change.is_none() && item.entry.as_ref().is_some_and(|entry| is_plain(&entry.content))
+}
+
+/// The batch without what is said in the conversations that are `unseen`.
+pub(super) fn leave_out(batch: &WireBatch, unseen: &[bool]) -> PartialBatch {
+    let WireBatch { after, through, conversations, items } = batch;
+    let (mut kept, mut left_out) = (WireBatch { after: *after, through: *through, ..WireBatch::default() }, Vec::new());
+    let mut last = None;
+    // Where a conversation is, among those that are kept and among those that are left out.
+    let mut kept_at: Vec<Option<u32>> = vec![None; conversations.len()];
+    let mut left_out_at: Vec<Option<usize>> = vec![None; conversations.len()];
+    for item in items {
+        let index = item.conversation.map(|index| index as usize).filter(|index| *index < conversations.len());
+        match (index, &item.entry) {
+            (Some(index), Some(entry)) if unseen[index] && is_for_sessions_alone(item) => {
+                let ConversationRef { no, kind, pair, .. } = conversations[index];
+                let at = *left_out_at[index].get_or_insert_with(|| {
+                    left_out.push(LeftOut { conversation: no, kind, pair, messages: 0, through: 0 });
+                    left_out.len() - 1
+                });
+                left_out[at].messages += 1;
+                left_out[at].through = entry.position;
+                last = (entry.position == *through).then(|| EntryMarks::of(entry));
+            }
+            _ => {
+                let conversation = index.map(|index| {
+                    *kept_at[index].get_or_insert_with(|| {
+                        kept.conversations.push(conversations[index].clone());
+                        kept.conversations.len() as u32 - 1
+                    })
+                });
+                kept.items.push(WireItem { conversation, ..item.clone() });
+            }
+        }
+    }
+    PartialBatch { batch: kept, left_out, last }
+}
+
+/// Tells this node's audience to its peers.
+pub(super) struct AudienceTeller {
+    pub audience: Arc<LiveAudience>,
+    pub nodes: Arc<ClusterNodes>,
+    pub gates: Arc<OpenGates>,
+    pub bus: Arc<dyn Bus>,
+}
+
+/// What was told last.
+struct Told {
+    number: u64,
+    /// When all cells were told, and to which processes.
+    whole: Option<(Instant, Vec<u64>)>,
+    user_came_at: Option<Instant>,
+    wants_groups: bool,
+}
+
+impl AudienceTeller {
+    /// Runs until the sender of `stopped` is dropped.
+    pub(super) fn run(&self, stopped: &Receiver<Infallible>) {
+        let mut told = Told { number: 0, whole: None, user_came_at: None, wants_groups: false };
+        loop {
+            let first = select! {
+                recv(self.audience.untold()) -> news => news.ok(),
+                recv(stopped) -> _ => return,
+                default(TICK) => None,
+            };
+            let news = first.into_iter().chain(self.audience.untold().try_iter());
+            self.tell(&mut told, news);
+            if stopped.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    fn tell(&self, told: &mut Told, news: impl Iterator<Item = News>) {
+        let mut cells = RoaringBitmap::new();
+        for news in news {
+            match news {
+                News::Taken(cell) => _ = cells.insert(cell),
+                News::UserCame => told.user_came_at = Some(Instant::now()),
+            }
+        }
+        let peers = self.nodes.peers();
+        if peers.is_empty() || !self.gates.is_open(Gate::Audiences) {
+            told.whole = None;
+            return;
+        }
+        let wants_groups = told.user_came_at.is_some_and(|at| at.elapsed() < GROUPS_WANTED_FOR);
+        let processes: Vec<u64> = self.nodes.all().iter().map(|node| node.boot_id).collect();
+        let is_known = told.whole.as_ref().is_some_and(|(at, to)| at.elapsed() < TOLD_EVERY && *to == processes);
+        let is_whole = self.audience.take_overflow() || !is_known;
+        if is_whole {
+            cells = self.audience.taken_cells();
+            told.whole = Some((Instant::now(), processes));
+        } else if cells.is_empty() && wants_groups == told.wants_groups {
+            return;
+        }
+        told.number += 1;
+        told.wants_groups = wants_groups;
+        let me = self.nodes.me();
+        let mut bytes = Vec::with_capacity(cells.serialized_size());
+        // Writing to memory cannot fail; a report that cannot be read has its receiver know nothing.
+        let _ = cells.serialize_into(&mut bytes);
+        let report = AudienceReport {
+            name: me.name.clone(),
+            boot_id: me.boot_id,
+            number: told.number,
+            is_whole,
+            wants_groups,
+            cells: bytes,
+        };
+        self.bus.send(&peers, BusMessage::Audience(report).encode());
+    }
+}
+
+/// Hands a batch to the peers, each as much of it as it may need.
+pub(super) fn send_batch(
+    (audiences, bus, metrics): (&PeerAudiences, &dyn Bus, &Metrics),
+    peers: &[Arc<str>],
+    (batch, whole): (&WireBatch, Bytes),
+    has_agents: impl Fn(&ConversationRef) -> bool,
+) {
+    let mut to_all = Vec::new();
+    for peer in peers {
+        match audiences.part_for(peer, batch, &has_agents) {
+            Some(Part { message, may_wait, left_out }) => {
+                metrics.cluster.left_out.inc_by(left_out);
+                let to = std::slice::from_ref(peer);
+                if may_wait {
+                    bus.send_soon(to, message)
+                } else {
+                    bus.send(to, message)
+                };
+            }
+            None => to_all.push(peer.clone()),
+        }
+    }
+    if !to_all.is_empty() {
+        bus.send(&to_all, whole);
+    }
+}
+
+#[cfg(test)]
+#[path = "../../tests/units/cluster_audiences.rs"]
+mod tests;

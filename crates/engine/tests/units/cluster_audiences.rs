@@ -1,0 +1,169 @@
+//! Unit tests of `src/cluster/audiences.rs`.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use tidings_domain::commit_log::Change;
+
+const NOBODY: &[Counted] = &[];
+
+fn group(no: u64) -> ConversationRef {
+    ConversationRef { no: ConversationNo(no), id: format!("g{no}"), kind: ConversationKind::Group, pair: None }
+}
+
+fn direct(a: u64, b: u64) -> ConversationRef {
+    let (no, id, kind) = (ConversationNo(1_000 + 10 * a + b), format!("{a}:{b}"), ConversationKind::Direct);
+    ConversationRef { no, id, kind, pair: Some((UserNo(a), UserNo(b))) }
+}
+
+fn said(conversation: u32, position: Position, kind: EntryKind) -> WireItem {
+    let content = NewEntry {
+        kind,
+        sender: Some(Sender { no: UserNo(position), id: format!("u{position}") }),
+        client_msg_id: Some(position.to_string()),
+        content_type: "text".into(),
+        body: "\"hi\"".into(),
+        mentions: vec![],
+        silent: false,
+        skip_push: false,
+        details: None,
+        request: EntryRequest::default(),
+    };
+    let entry = Some(StoredEntry { seq: position, position, at: 1_000 + position, content });
+    WireItem { conversation: Some(conversation), entry, change: None }
+}
+
+fn batch_of(conversations: Vec<ConversationRef>, items: Vec<WireItem>) -> WireBatch {
+    WireBatch { after: 0, through: items.len() as u64, conversations, items }
+}
+
+fn report(number: u64, is_whole: bool, cells: &[Counted]) -> AudienceReport {
+    let mut bytes = Vec::new();
+    cells.iter().map(|counted| counted.cell()).collect::<RoaringBitmap>().serialize_into(&mut bytes).unwrap();
+    AudienceReport { name: "b".into(), boot_id: 1, number, is_whole, wants_groups: false, cells: bytes }
+}
+
+/// What is left out for the node `b`, by conversation: how many messages.
+fn left_out(audiences: &PeerAudiences, batch: &WireBatch) -> Vec<(ConversationNo, u32)> {
+    let Some(Part { message, .. }) = audiences.part_for("b", batch, |_| false) else { return vec![] };
+    let Some(BusMessage::CommittedInPart(part)) = BusMessage::decode(&message) else { panic!("a part") };
+    part.left_out.iter().map(|left_out| (left_out.conversation, left_out.messages)).collect()
+}
+
+#[test]
+fn what_no_session_of_a_peer_may_see_is_left_out() {
+    let conversations = vec![group(1), group(2), direct(3, 4), direct(5, 6)];
+    let items = (0..8).map(|n| said(n % 4, u64::from(n) + 1, EntryKind::Message)).collect();
+    let batch = batch_of(conversations.clone(), items);
+    let nos: Vec<_> = conversations.iter().map(|conversation| conversation.no).collect();
+    let audiences = PeerAudiences::default();
+    assert!(left_out(&audiences, &batch).is_empty(), "nothing is known of the peer");
+    audiences.note(report(1, true, &[Counted::Conversation(ConversationNo(2)), Counted::User(UserNo(6))]));
+    assert_eq!(left_out(&audiences, &batch), [(nos[0], 2), (nos[2], 2)]);
+    assert!(audiences.part_for("c", &batch, |_| false).is_none(), "another peer");
+    audiences.note(AudienceReport { wants_groups: true, ..report(2, false, NOBODY) });
+    assert_eq!(left_out(&audiences, &batch), [(nos[2], 2)]);
+    let agents = |conversation: &ConversationRef| conversation.pair == Some((UserNo(3), UserNo(4)));
+    assert!(audiences.part_for("b", &batch, agents).is_none(), "one of the two is an account with agents");
+    audiences.note(report(3, false, &[Counted::User(UserNo(3))]));
+    assert_eq!(left_out(&audiences, &batch), [(nos[0], 2)], "the node takes all groups no more");
+}
+
+#[test]
+fn a_peer_of_which_a_report_was_lost_gets_everything() {
+    let batch = batch_of(vec![group(1)], vec![said(0, 1, EntryKind::Message)]);
+    let told = |reports: Vec<AudienceReport>| {
+        let audiences = PeerAudiences::default();
+        reports.into_iter().for_each(|report| audiences.note(report));
+        left_out(&audiences, &batch).len()
+    };
+    let empty = |number, is_whole| report(number, is_whole, NOBODY);
+    assert_eq!(told(vec![empty(1, true), empty(2, false), empty(3, false)]), 1);
+    assert_eq!(told(vec![empty(1, false)]), 0, "the first one was lost");
+    assert_eq!(told(vec![empty(1, true), empty(3, false)]), 0, "the second one was lost");
+    assert_eq!(told(vec![empty(1, true), empty(3, false), empty(4, false)]), 0);
+    assert_eq!(told(vec![empty(1, true), empty(3, false), empty(4, true)]), 1, "a whole one makes up for it");
+    assert_eq!(told(vec![empty(1, true), AudienceReport { boot_id: 2, ..empty(2, false) }]), 0, "another process");
+    assert_eq!(told(vec![empty(1, true), AudienceReport { cells: vec![1], ..empty(2, true) }]), 0, "unreadable");
+}
+
+#[test]
+fn only_a_peer_without_any_session_may_wait_and_only_where_nothing_else_is_told() {
+    let audiences = PeerAudiences::default();
+    let may_wait = |batch: &WireBatch| audiences.part_for("b", batch, |_| false).is_some_and(|part| part.may_wait);
+    let plain = batch_of(vec![group(1)], vec![said(0, 1, EntryKind::Message)]);
+    audiences.note(report(1, true, NOBODY));
+    assert!(may_wait(&plain));
+    let mark = Change::Read { conversation: ConversationNo(1), user: UserNo(1), seq: 1 };
+    let marked = WireItem { conversation: None, entry: None, change: Some(mark) };
+    assert!(!may_wait(&batch_of(vec![group(1)], vec![said(0, 1, EntryKind::Message), marked])));
+    audiences.note(report(2, false, &[Counted::User(UserNo(1))]));
+    assert!(!may_wait(&plain));
+}
+
+#[test]
+fn a_batch_that_may_bring_a_conversation_its_audience_has_all_of_it() {
+    let audiences = PeerAudiences::default();
+    audiences.note(report(1, true, NOBODY));
+    let no = ConversationNo(1);
+    let with = |change| {
+        let changed = WireItem { conversation: Some(0), entry: None, change: Some(change) };
+        left_out(&audiences, &batch_of(vec![group(1)], vec![changed, said(0, 2, EntryKind::Message)])).len()
+    };
+    let members =
+        |conversation| Change::Members { conversation, joined: vec![UserNo(1)], left: vec![], changed: vec![] };
+    assert_eq!((with(members(no)), with(members(ConversationNo(2)))), (0, 1));
+    assert_eq!(with(Change::Conversation(ConversationNo(2))), 0, "an account may have got agents");
+    assert_eq!(with(Change::Opaque), 0);
+    assert_eq!(with(Change::Mute { conversation: no, user: UserNo(1) }), 1);
+}
+
+proptest! {
+    #[test]
+    fn a_part_has_all_that_is_not_left_out_and_ends_as_the_batch_does(
+        items in prop::collection::vec((0..4u32, 0..4u8), 1..30),
+        unseen in prop::collection::vec(any::<bool>(), 4),
+    ) {
+        let conversations = vec![group(1), group(2), direct(3, 4), direct(5, 6)];
+        let item = |(at, (conversation, what)): (usize, &(u32, u8))| {
+            let position = at as u64 + 1;
+            match what {
+                0 => said(*conversation, position, EntryKind::Recall),
+                1 => {
+                    let of = conversations[*conversation as usize].no;
+                    let change = Some(Change::Mute { conversation: of, user: UserNo(1) });
+                    WireItem { conversation: None, entry: None, change }
+                }
+                _ => said(*conversation, position, EntryKind::Message),
+            }
+        };
+        let batch = batch_of(conversations.clone(), items.iter().enumerate().map(item).collect());
+        let part = leave_out(&batch, &unseen);
+        let encoded = BusMessage::CommittedInPart(part.clone()).encode();
+        prop_assert_eq!(BusMessage::decode(&encoded), Some(BusMessage::CommittedInPart(part.clone())));
+        // What is kept is as it was, and in its order.
+        let named = |of: &WireBatch, item: &WireItem| {
+            (item.conversation.map(|at| of.conversations[at as usize].clone()), item.entry.clone(), item.change.clone())
+        };
+        let is_left_out = |item: &&WireItem| {
+            let is_message = item.entry.as_ref().is_some_and(|entry| entry.content.kind == EntryKind::Message);
+            is_message && item.conversation.is_some_and(|at| unseen[at as usize])
+        };
+        let kept: Vec<_> = part.batch.items.iter().map(|item| named(&part.batch, item)).collect();
+        let expected: Vec<_> =
+            batch.items.iter().filter(|item| !is_left_out(item)).map(|item| named(&batch, item)).collect();
+        prop_assert_eq!(kept, expected);
+        // The rest is counted, up to its last position.
+        for (at, conversation) in conversations.iter().enumerate() {
+            let gone = batch.items.iter().filter(is_left_out).filter(|item| item.conversation == Some(at as u32));
+            let positions: BTreeSet<_> = gone.map(|item| item.entry.as_ref().unwrap().position).collect();
+            let told = part.left_out.iter().find(|left_out| left_out.conversation == conversation.no);
+            let told = told.map(|told| (told.messages as usize, told.through, told.kind, told.pair));
+            let expected = positions.last().map(|last| (positions.len(), *last, conversation.kind, conversation.pair));
+            prop_assert_eq!(told, expected);
+        }
+        let last = batch.items.last().unwrap();
+        let marks = Some(last).filter(is_left_out).and_then(|item| item.entry.as_ref()).map(EntryMarks::of);
+        prop_assert_eq!(part.last, marks);
+    }
+}
