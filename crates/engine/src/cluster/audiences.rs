@@ -52,18 +52,28 @@ struct PeerAudience {
 }
 
 impl PeerAudience {
-    fn may_see(&self, conversation: &ConversationRef) -> bool {
+    fn is_known(&self) -> bool {
+        self.told_at.elapsed() < KNOWN_FOR
+    }
+
+    fn may_see(&self, conversation: ConversationNo, pair: Pair) -> bool {
         let may_be = |counted: Counted| self.cells.contains(counted.cell());
-        match conversation.pair {
+        match pair {
             Some((a, b)) => may_be(Counted::User(a)) || may_be(Counted::User(b)),
-            None => self.wants_groups || may_be(Counted::Conversation(conversation.no)),
+            None => self.wants_groups || may_be(Counted::Conversation(conversation)),
         }
     }
 }
 
 /// The audiences of the peers, as they told them.
-#[derive(Default)]
-pub(crate) struct PeerAudiences(RwLock<FxHashMap<Arc<str>, PeerAudience>>);
+pub(crate) struct PeerAudiences {
+    peers: RwLock<FxHashMap<Arc<str>, PeerAudience>>,
+    /// Whether one of the two is an account that others answer for: they may be anywhere.
+    has_agents: Box<dyn Fn(Pair) -> bool + Send + Sync>,
+}
+
+/// The two of a direct conversation.
+type Pair = Option<(UserNo, UserNo)>;
 
 /// A batch as one peer gets it.
 pub(super) struct Part {
@@ -75,10 +85,14 @@ pub(super) struct Part {
 }
 
 impl PeerAudiences {
+    pub(super) fn new(has_agents: impl Fn(Pair) -> bool + Send + Sync + 'static) -> Self {
+        PeerAudiences { peers: RwLock::default(), has_agents: Box::new(has_agents) }
+    }
+
     pub(crate) fn note(&self, report: AudienceReport) {
         let AudienceReport { name, boot_id, number, is_whole, wants_groups, cells } = report;
-        let mut peers = self.0.write();
-        peers.retain(|_, audience| audience.told_at.elapsed() < KNOWN_FOR);
+        let mut peers = self.peers.write();
+        peers.retain(|_, audience| audience.is_known());
         let Ok(cells) = RoaringBitmap::deserialize_from(&cells[..]) else {
             peers.remove(&*name);
             return;
@@ -97,18 +111,24 @@ impl PeerAudiences {
         }
     }
 
-    /// The batch without the content of what no session of the peer may see. `None`: the peer gets all of it. `has_agents`: whether
-    /// one of the two is an account that others answer for.
-    pub(super) fn part_for(
-        &self,
-        peer: &str,
-        batch: &WireBatch,
-        has_agents: impl Fn(&ConversationRef) -> bool,
-    ) -> Option<Part> {
-        let peers = self.0.read();
-        let audience = peers.get(peer).filter(|audience| audience.told_at.elapsed() < KNOWN_FOR)?;
+    /// The peers that may have a session which sees the conversation.
+    pub(super) fn peers_that_may_see(&self, peers: &[Arc<str>], conversation: &Conversation) -> Vec<Arc<str>> {
+        let (no, pair) = (conversation.no, conversation.pair);
+        let to_all = (self.has_agents)(pair);
+        let audiences = self.peers.read();
+        let known = |peer: &Arc<str>| audiences.get(&**peer).filter(|audience| audience.is_known());
+        let may_see = |peer: &&Arc<str>| to_all || known(peer).is_none_or(|audience| audience.may_see(no, pair));
+        peers.iter().filter(may_see).cloned().collect()
+    }
+
+    /// The batch without the content of what no session of the peer may see. `None`: the peer gets all of it.
+    pub(super) fn part_for(&self, peer: &str, batch: &WireBatch) -> Option<Part> {
+        let peers = self.peers.read();
+        let audience = peers.get(peer).filter(|audience| audience.is_known())?;
         let may_see = |conversation: &ConversationRef| {
-            audience.may_see(conversation) || has_agents(conversation) || batch.may_bring_audience(conversation.no)
+            audience.may_see(conversation.no, conversation.pair)
+                || (self.has_agents)(conversation.pair)
+                || batch.may_bring_audience(conversation.no)
         };
         let unseen: Vec<bool> = batch.conversations.iter().map(|conversation| !may_see(conversation)).collect();
         if !unseen.contains(&true) {
@@ -245,11 +265,10 @@ pub(super) fn send_batch(
     (audiences, bus, metrics): (&PeerAudiences, &dyn Bus, &Metrics),
     peers: &[Arc<str>],
     (batch, whole): (&WireBatch, Bytes),
-    has_agents: impl Fn(&ConversationRef) -> bool,
 ) {
     let mut to_all = Vec::new();
     for peer in peers {
-        match audiences.part_for(peer, batch, &has_agents) {
+        match audiences.part_for(peer, batch) {
             Some(Part { message, may_wait, left_out }) => {
                 metrics.cluster.left_out.inc_by(left_out);
                 let to = std::slice::from_ref(peer);

@@ -36,13 +36,15 @@ pub(crate) struct ClusterHub {
 }
 
 impl ClusterHub {
-    /// The peers that a transient frame goes to. Of a direct conversation: those that may have a session of a reader. Of any other: all
-    /// peers, since this node does not know where the members are.
+    /// The peers that a transient frame goes to: those that may have a session of a reader.
     fn peers_of_readers(&self, conversation: &Conversation, except: UserNo) -> Arc<[Arc<str>]> {
         let peers = self.nodes.peers();
+        if peers.is_empty() {
+            return peers;
+        }
         match self.applier.shards.readers_of_pair(conversation, except) {
-            Some(readers) if !peers.is_empty() => self.presence.peers_with(&readers, &peers),
-            _ => peers,
+            Some(readers) => self.presence.peers_with(&readers, &peers),
+            None => self.audiences.peers_that_may_see(&peers, conversation).into(),
         }
     }
 }
@@ -55,9 +57,7 @@ impl Hub for ClusterHub {
         // This node's own sessions come first: they do not wait for the bus.
         self.follower.offer_local(batch.span, batch.items, whole.clone());
         let BusMessage::Committed(batch) = message else { return };
-        let desks = &self.applier.directory.desks;
-        let has_agents = |conversation: &ConversationRef| desks.sides(conversation.pair).is_some();
-        send_batch((&self.audiences, &*self.bus, &self.metrics), &peers, (&batch, whole), has_agents);
+        send_batch((&self.audiences, &*self.bus, &self.metrics), &peers, (&batch, whole));
     }
 
     fn signal(&self, user: UserNo, signal: Signal) {

@@ -137,7 +137,8 @@ impl Cluster {
         );
         let (follower, nodes) = (Arc::new(follower), Arc::new(nodes));
         let presence = PresenceThread::default();
-        let audiences = Arc::new(PeerAudiences::default());
+        let desks = applier.directory.desks.clone();
+        let audiences = Arc::new(PeerAudiences::new(move |pair| desks.sides(pair).is_some()));
         let handler = PeerMessageHandler {
             applier: applier.clone(),
             follower: follower.clone(),
@@ -169,7 +170,8 @@ impl Cluster {
 
     /// How chunks of this node's messages that grow travel to other nodes.
     pub(crate) fn stream_peers(&self, boot_id: u64) -> Arc<dyn StreamPeers> {
-        Arc::new(PeerChunks { bus: self.bus.clone(), nodes: self.nodes.clone(), boot_id })
+        let (bus, nodes, audiences) = (self.bus.clone(), self.nodes.clone(), self.audiences.clone());
+        Arc::new(PeerChunks { bus, nodes, audiences, boot_id })
     }
 
     pub(crate) fn hub(&self, applier: Applier, presence: Arc<Presence>) -> ClusterHub {

@@ -37,6 +37,11 @@ fn batch_of(conversations: Vec<ConversationRef>, items: Vec<WireItem>) -> WireBa
     WireBatch { after: 0, through: items.len() as u64, conversations, items }
 }
 
+/// Nothing is known of any node. User 9 is an account with agents.
+fn unknown() -> PeerAudiences {
+    PeerAudiences::new(|pair| pair.is_some_and(|(a, b)| [a, b].contains(&UserNo(9))))
+}
+
 fn report(number: u64, is_whole: bool, cells: &[Counted]) -> AudienceReport {
     let mut bytes = Vec::new();
     cells.iter().map(|counted| counted.cell()).collect::<RoaringBitmap>().serialize_into(&mut bytes).unwrap();
@@ -45,7 +50,7 @@ fn report(number: u64, is_whole: bool, cells: &[Counted]) -> AudienceReport {
 
 /// What is left out for the node `b`, by conversation: how many messages.
 fn left_out(audiences: &PeerAudiences, batch: &WireBatch) -> Vec<(ConversationNo, u32)> {
-    let Some(Part { message, .. }) = audiences.part_for("b", batch, |_| false) else { return vec![] };
+    let Some(Part { message, .. }) = audiences.part_for("b", batch) else { return vec![] };
     let Some(BusMessage::CommittedInPart(part)) = BusMessage::decode(&message) else { panic!("a part") };
     part.left_out.iter().map(|left_out| (left_out.conversation, left_out.messages)).collect()
 }
@@ -56,24 +61,34 @@ fn what_no_session_of_a_peer_may_see_is_left_out() {
     let items = (0..8).map(|n| said(n % 4, u64::from(n) + 1, EntryKind::Message)).collect();
     let batch = batch_of(conversations.clone(), items);
     let nos: Vec<_> = conversations.iter().map(|conversation| conversation.no).collect();
-    let audiences = PeerAudiences::default();
+    let audiences = unknown();
     assert!(left_out(&audiences, &batch).is_empty(), "nothing is known of the peer");
     audiences.note(report(1, true, &[Counted::Conversation(ConversationNo(2)), Counted::User(UserNo(6))]));
     assert_eq!(left_out(&audiences, &batch), [(nos[0], 2), (nos[2], 2)]);
-    assert!(audiences.part_for("c", &batch, |_| false).is_none(), "another peer");
+    assert!(audiences.part_for("c", &batch).is_none(), "another peer");
     audiences.note(AudienceReport { wants_groups: true, ..report(2, false, NOBODY) });
     assert_eq!(left_out(&audiences, &batch), [(nos[2], 2)]);
-    let agents = |conversation: &ConversationRef| conversation.pair == Some((UserNo(3), UserNo(4)));
-    assert!(audiences.part_for("b", &batch, agents).is_none(), "one of the two is an account with agents");
     audiences.note(report(3, false, &[Counted::User(UserNo(3))]));
     assert_eq!(left_out(&audiences, &batch), [(nos[0], 2)], "the node takes all groups no more");
+}
+
+#[test]
+fn what_nobody_keeps_goes_to_the_peers_that_may_see_it() {
+    let audiences = unknown();
+    let peers: Vec<Arc<str>> = vec!["a".into(), "b".into()];
+    let sees = |of: ConversationRef| audiences.peers_that_may_see(&peers, &of.into_conversation()).len();
+    assert_eq!(sees(group(1)), 2, "nothing is known of them");
+    audiences.note(report(1, true, &[Counted::Conversation(ConversationNo(2)), Counted::User(UserNo(3))]));
+    assert_eq!((sees(group(1)), sees(group(2)), sees(direct(3, 4)), sees(direct(5, 6))), (1, 2, 2, 1));
+    assert_eq!(sees(direct(5, 9)), 2, "agents may be anywhere");
+    assert!(audiences.part_for("b", &batch_of(vec![direct(5, 9)], vec![said(0, 1, EntryKind::Message)])).is_none());
 }
 
 #[test]
 fn a_peer_of_which_a_report_was_lost_gets_everything() {
     let batch = batch_of(vec![group(1)], vec![said(0, 1, EntryKind::Message)]);
     let told = |reports: Vec<AudienceReport>| {
-        let audiences = PeerAudiences::default();
+        let audiences = unknown();
         reports.into_iter().for_each(|report| audiences.note(report));
         left_out(&audiences, &batch).len()
     };
@@ -89,8 +104,8 @@ fn a_peer_of_which_a_report_was_lost_gets_everything() {
 
 #[test]
 fn only_a_peer_without_any_session_may_wait_and_only_where_nothing_else_is_told() {
-    let audiences = PeerAudiences::default();
-    let may_wait = |batch: &WireBatch| audiences.part_for("b", batch, |_| false).is_some_and(|part| part.may_wait);
+    let audiences = unknown();
+    let may_wait = |batch: &WireBatch| audiences.part_for("b", batch).is_some_and(|part| part.may_wait);
     let plain = batch_of(vec![group(1)], vec![said(0, 1, EntryKind::Message)]);
     audiences.note(report(1, true, NOBODY));
     assert!(may_wait(&plain));
@@ -103,7 +118,7 @@ fn only_a_peer_without_any_session_may_wait_and_only_where_nothing_else_is_told(
 
 #[test]
 fn a_batch_that_may_bring_a_conversation_its_audience_has_all_of_it() {
-    let audiences = PeerAudiences::default();
+    let audiences = unknown();
     audiences.note(report(1, true, NOBODY));
     let no = ConversationNo(1);
     let with = |change| {
