@@ -233,3 +233,50 @@ impl PeerQueue {
         budget.release(given_up.iter().map(|(_, message)| cost(message)).sum());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    fn queue() -> (Arc<PeerQueue>, Arc<QueueBudget>) {
+        let budget = QueueBudget { bytes_max: 1 << 20, metrics: Arc::default() };
+        (Arc::new(PeerQueue::new(Channel::of("t", None, "b"), 0)), Arc::new(budget))
+    }
+
+    /// How long the queue waits for more while these messages come, each after so many milliseconds; and how many go together.
+    async fn gathers(messages: Vec<(u64, bool)>) -> (Duration, usize) {
+        let (queue, budget) = queue();
+        let (pushed, started) = (queue.clone(), Instant::now());
+        tokio::spawn(async move {
+            for (at_ms, urgent) in messages {
+                tokio::time::sleep_until(started + Duration::from_millis(at_ms)).await;
+                assert!(pushed.push(Bytes::from_static(b"message"), urgent, &budget));
+            }
+        });
+        queue.wake.notified().await;
+        queue.gather().await;
+        (started.elapsed(), queue.take_batch().1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_nobody_waits_for_go_together_and_never_later_than_the_pause() {
+        let pause = PAUSE.as_millis() as u64;
+        assert_eq!(gathers(vec![(0, true)]).await, (Duration::ZERO, 1));
+        assert_eq!(gathers(vec![(0, false)]).await, (PAUSE, 1));
+        assert_eq!(gathers(vec![(0, false), (1, false), (pause - 1, false), (pause + 1, false)]).await, (PAUSE, 3));
+        assert_eq!(gathers(vec![(0, false), (2, false), (3, true), (4, false)]).await, (Duration::from_millis(3), 3));
+        let many = vec![(0, false); WAITING_MAX];
+        assert_eq!(gathers(many).await, (Duration::ZERO, WAITING_MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_ends_waits_for_nothing() {
+        let (queue, budget) = queue();
+        assert!(queue.push(Bytes::from_static(b"last"), false, &budget));
+        queue.end();
+        let started = Instant::now();
+        queue.gather().await;
+        assert_eq!((started.elapsed(), queue.take_batch().1), (Duration::ZERO, 1));
+    }
+}

@@ -172,7 +172,7 @@ metrics! {
         opaque: Counter = "cluster_opaque_records", "Entries and changes of kinds that this program does not know";
         skipped: Counter = "cluster_skipped", "Entries and changes of members that concerned no session of this node and were not fanned out";
         left_out: Counter = "cluster_left_out", "Messages of which another node was told without their content, since none of its sessions may see them";
-        /// Its user had just come.
+        /// Its user had just come, or a report of this node's sessions was late. A batch may count more than once.
         content_missing: Counter = "cluster_content_missing", "Batches of others that came without what a session of this node may see; read from the log";
         recent_resumes: Counter = "cluster_recent_resumes", "Resumes answered from memory, without a look into timelines";
         asked: Counter = "cluster_asked", "Gaps that another node was asked for: the store did not tell";

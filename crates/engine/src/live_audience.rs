@@ -21,7 +21,8 @@ use std::sync::{
 };
 use tidings_domain::{metrics::Metrics, model::*};
 
-/// The same on every node, as is the cell of a user or a conversation: nodes tell each other of their cells.
+/// Nodes tell each other of their cells, so that the cell of a user or a conversation must be the same on all of them: another way to
+/// number them needs another gate and another report.
 const CELL_BITS: u32 = 18;
 /// What may wait to be told. Above: all cells are.
 const UNTOLD_MAX: usize = 4_096;
@@ -111,6 +112,11 @@ impl LiveAudience {
         self.has_overflowed.swap(false, Ordering::AcqRel)
     }
 
+    /// Whether memberships are being read: every group may be one of those.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.loading.load(Ordering::Acquire) > 0
+    }
+
     /// The cells that are taken now.
     pub(crate) fn taken_cells(&self) -> RoaringBitmap {
         let is_taken = |(_, count): &(u32, &AtomicU32)| count.load(Ordering::Acquire) > 0;
@@ -174,7 +180,7 @@ impl LiveAudience {
                 [a, b].into_iter().any(|user| self.may_be(Counted::User(user))) || self.desks.sides(pair).is_some()
             }
             // In this order: whoever has loaded was counted before.
-            None => self.loading.load(Ordering::Acquire) > 0 || self.may_be(Counted::Conversation(conversation)),
+            None => self.is_loading() || self.may_be(Counted::Conversation(conversation)),
         }
     }
 

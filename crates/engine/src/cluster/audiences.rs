@@ -4,12 +4,16 @@
 //! ```text
 //! cells of LiveAudience ─▶ AudienceTeller ── bus: AudienceReport ──▶ PeerAudiences ─▶ what is left out of a batch for that peer
 //! ```
-//! Nothing rests on it. A node that is told of a message without its content, and has a session that may see it, reads it from the
-//! log ([`super::follower`]); a node of which too little is known is sent everything.
+//! No commit rests on it. A node that is told of a message without its content, and has a session that may see it, reads it from the
+//! log ([`super::follower`]); a node of which too little is known is sent everything. What nobody keeps, such as typing, is lost where
+//! a report is late, as it is where the bus is.
 
 use super::{
     nodes::ClusterNodes,
-    wire::{AudienceReport, BusMessage, ConversationRef, EntryMarks, LeftOut, PartialBatch, WireBatch, WireItem},
+    wire::{
+        AudienceReport, BringsAudience, BusMessage, ConversationRef, EntryMarks, LeftOut, PartialBatch, WireBatch,
+        WireItem,
+    },
 };
 use crate::live_audience::{Counted, LiveAudience, News};
 use bytes::Bytes;
@@ -30,11 +34,15 @@ use tidings_domain::{
 };
 
 /// The pause after a report of what is new.
-const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(5);
 /// How often all cells are told: those that nobody takes any more are told by that alone, and a lost report is made up for.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 /// The longest wait for news.
 const TICK: Duration = Duration::from_millis(500);
+/// About what an item takes besides its body.
+const ITEM_BYTES: usize = 64;
+/// A batch is sent whole to a node that would be spared no more than one byte in so many: it is encoded once for all of them.
+const WORTH_LEAVING_OUT: usize = 8;
 /// An audience that was not told for so long is not known.
 const KNOWN_FOR: Duration = Duration::from_secs(15);
 /// After the last user has come, groups are wanted for so long. While a user's conversations are read, any group may be one of them,
@@ -78,10 +86,18 @@ type Pair = Option<(UserNo, UserNo)>;
 /// A batch as one peer gets it.
 pub(super) struct Part {
     pub message: Bytes,
-    /// Nothing in it is for a session or a cache of the peer, which has no session at all.
-    pub may_wait: bool,
+    /// It tells of messages without content, and of nothing else.
+    pub is_empty: bool,
     /// Messages without content.
     pub left_out: u64,
+}
+
+/// Of which conversations of a batch a peer sees nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unseen {
+    conversations: Vec<bool>,
+    /// The peer has no session at all: it can wait for what is for sessions.
+    may_wait: bool,
 }
 
 impl PeerAudiences {
@@ -91,9 +107,10 @@ impl PeerAudiences {
 
     pub(crate) fn note(&self, report: AudienceReport) {
         let AudienceReport { name, boot_id, number, is_whole, wants_groups, cells } = report;
+        let cells = RoaringBitmap::deserialize_from(&cells[..]);
         let mut peers = self.peers.write();
         peers.retain(|_, audience| audience.is_known());
-        let Ok(cells) = RoaringBitmap::deserialize_from(&cells[..]) else {
+        let Ok(cells) = cells else {
             peers.remove(&*name);
             return;
         };
@@ -121,24 +138,35 @@ impl PeerAudiences {
         peers.iter().filter(may_see).cloned().collect()
     }
 
-    /// The batch without the content of what no session of the peer may see. `None`: the peer gets all of it.
-    pub(super) fn part_for(&self, peer: &str, batch: &WireBatch) -> Option<Part> {
+    /// What no session of the peer may see. `None`: it may see all of the batch. `brings_audience`: that of the batch.
+    pub(super) fn unseen_by(&self, peer: &str, batch: &WireBatch, brings_audience: &BringsAudience) -> Option<Unseen> {
         let peers = self.peers.read();
         let audience = peers.get(peer).filter(|audience| audience.is_known())?;
         let may_see = |conversation: &ConversationRef| {
             audience.may_see(conversation.no, conversation.pair)
                 || (self.has_agents)(conversation.pair)
-                || batch.may_bring_audience(conversation.no)
+                || brings_audience.to(conversation.no)
         };
-        let unseen: Vec<bool> = batch.conversations.iter().map(|conversation| !may_see(conversation)).collect();
-        if !unseen.contains(&true) {
-            return None;
-        }
-        let part = leave_out(batch, &unseen);
-        let left_out = part.left_out.iter().map(|left_out| u64::from(left_out.messages)).sum();
-        let may_wait = part.batch.items.is_empty() && audience.cells.is_empty();
-        (left_out > 0).then(|| Part { message: BusMessage::CommittedInPart(part).encode(), may_wait, left_out })
+        let conversations: Vec<bool> = batch.conversations.iter().map(|conversation| !may_see(conversation)).collect();
+        conversations.contains(&true).then(|| Unseen { conversations, may_wait: audience.cells.is_empty() })
     }
+}
+
+/// The batch without what is unseen. `None`: that is so little that a message of its own is not worth it.
+fn part_of(sender: &str, batch: &WireBatch, unseen: &[bool]) -> Option<Part> {
+    let (mut bytes, mut unseen_bytes) = (0, 0);
+    for item in &batch.items {
+        let size = item.entry.as_ref().map_or(0, |entry| entry.content.body.len()) + ITEM_BYTES;
+        bytes += size;
+        unseen_bytes += if place_if_unseen(item, unseen).is_some() { size } else { 0 };
+    }
+    if unseen_bytes * WORTH_LEAVING_OUT <= bytes {
+        return None;
+    }
+    let part = leave_out(sender, batch, unseen);
+    let left_out = part.left_out.iter().map(|left_out| u64::from(left_out.messages)).sum();
+    let is_empty = part.batch.items.is_empty();
+    Some(Part { message: BusMessage::CommittedInPart(part).encode(), is_empty, left_out })
 }
 
 /// Whether a node whose sessions do not see it needs no more than to know where it is.
@@ -149,8 +177,14 @@ fn is_for_sessions_alone(item: &WireItem) -> bool {
     item.change.is_none() && item.entry.as_ref().is_some_and(|entry| is_plain(&entry.content))
 }
 
+/// Where in the batch the conversation of an item is, if the item is left out for a node that sees nothing of it.
+fn place_if_unseen(item: &WireItem, unseen: &[bool]) -> Option<usize> {
+    let index = item.conversation? as usize;
+    (*unseen.get(index)? && is_for_sessions_alone(item)).then_some(index)
+}
+
 /// The batch without what is said in the conversations that are `unseen`.
-pub(super) fn leave_out(batch: &WireBatch, unseen: &[bool]) -> PartialBatch {
+pub(super) fn leave_out(sender: &str, batch: &WireBatch, unseen: &[bool]) -> PartialBatch {
     let WireBatch { after, through, conversations, items } = batch;
     let (mut kept, mut left_out) = (WireBatch { after: *after, through: *through, ..WireBatch::default() }, Vec::new());
     let mut last = None;
@@ -158,9 +192,8 @@ pub(super) fn leave_out(batch: &WireBatch, unseen: &[bool]) -> PartialBatch {
     let mut kept_at: Vec<Option<u32>> = vec![None; conversations.len()];
     let mut left_out_at: Vec<Option<usize>> = vec![None; conversations.len()];
     for item in items {
-        let index = item.conversation.map(|index| index as usize).filter(|index| *index < conversations.len());
-        match (index, &item.entry) {
-            (Some(index), Some(entry)) if unseen[index] && is_for_sessions_alone(item) => {
+        match (place_if_unseen(item, unseen), &item.entry) {
+            (Some(index), Some(entry)) => {
                 let ConversationRef { no, kind, pair, .. } = conversations[index];
                 let at = *left_out_at[index].get_or_insert_with(|| {
                     left_out.push(LeftOut { conversation: no, kind, pair, messages: 0, through: 0 });
@@ -171,7 +204,8 @@ pub(super) fn leave_out(batch: &WireBatch, unseen: &[bool]) -> PartialBatch {
                 last = (entry.position == *through).then(|| EntryMarks::of(entry));
             }
             _ => {
-                let conversation = index.map(|index| {
+                let conversation = item.conversation.map(|index| {
+                    let index = index as usize;
                     *kept_at[index].get_or_insert_with(|| {
                         kept.conversations.push(conversations[index].clone());
                         kept.conversations.len() as u32 - 1
@@ -181,7 +215,7 @@ pub(super) fn leave_out(batch: &WireBatch, unseen: &[bool]) -> PartialBatch {
             }
         }
     }
-    PartialBatch { batch: kept, left_out, last }
+    PartialBatch { sender: sender.to_owned(), batch: kept, left_out, last }
 }
 
 /// Tells this node's audience to its peers.
@@ -201,10 +235,16 @@ struct Told {
     wants_groups: bool,
 }
 
+impl Told {
+    fn nothing() -> Told {
+        Told { number: 0, whole: None, user_came_at: None, wants_groups: false }
+    }
+}
+
 impl AudienceTeller {
     /// Runs until the sender of `stopped` is dropped.
     pub(super) fn run(&self, stopped: &Receiver<Infallible>) {
-        let mut told = Told { number: 0, whole: None, user_came_at: None, wants_groups: false };
+        let mut told = Told::nothing();
         loop {
             let first = select! {
                 recv(self.audience.untold()) -> news => news.ok(),
@@ -232,7 +272,8 @@ impl AudienceTeller {
             told.whole = None;
             return;
         }
-        let wants_groups = told.user_came_at.is_some_and(|at| at.elapsed() < GROUPS_WANTED_FOR);
+        let came_lately = told.user_came_at.is_some_and(|at| at.elapsed() < GROUPS_WANTED_FOR);
+        let wants_groups = came_lately || self.audience.is_loading();
         let processes: Vec<u64> = self.nodes.all().iter().map(|node| node.boot_id).collect();
         let is_known = told.whole.as_ref().is_some_and(|(at, to)| at.elapsed() < TOLD_EVERY && *to == processes);
         let is_whole = self.audience.take_overflow() || !is_known;
@@ -260,19 +301,31 @@ impl AudienceTeller {
     }
 }
 
-/// Hands a batch to the peers, each as much of it as it may need.
+/// Hands a batch of the node `sender` to its peers, to each as much of it as it may need.
 pub(super) fn send_batch(
     (audiences, bus, metrics): (&PeerAudiences, &dyn Bus, &Metrics),
-    peers: &[Arc<str>],
+    (sender, peers): (&str, &[Arc<str>]),
     (batch, whole): (&WireBatch, Bytes),
 ) {
+    let brings_audience = batch.brings_audience();
     let mut to_all = Vec::new();
+    // Peers without a session see the same: nothing.
+    let mut last: Option<(Unseen, Option<Part>)> = None;
     for peer in peers {
-        match audiences.part_for(peer, batch) {
-            Some(Part { message, may_wait, left_out }) => {
-                metrics.cluster.left_out.inc_by(left_out);
-                let to = std::slice::from_ref(peer);
-                if may_wait {
+        let Some(unseen) = audiences.unseen_by(peer, batch, &brings_audience) else {
+            to_all.push(peer.clone());
+            continue;
+        };
+        let may_wait = unseen.may_wait;
+        if last.as_ref().is_none_or(|(of, _)| *of != unseen) {
+            let part = part_of(sender, batch, &unseen.conversations);
+            last = Some((unseen, part));
+        }
+        match last.as_ref().and_then(|(_, part)| part.as_ref()) {
+            Some(Part { message, is_empty, left_out }) => {
+                metrics.cluster.left_out.inc_by(*left_out);
+                let (to, message) = (std::slice::from_ref(peer), message.clone());
+                if *is_empty && may_wait {
                     bus.send_soon(to, message)
                 } else {
                     bus.send(to, message)

@@ -119,8 +119,18 @@ struct Gap {
     attempts: usize,
 }
 
-/// Asks a peer for the batches after a position. The number of the attempt chooses the peer.
-type RequestBatches = Box<dyn Fn(Position, usize) + Send + Sync>;
+/// Asks a peer for batches.
+type RequestBatches = Box<dyn Fn(MissingBatches) + Send + Sync>;
+
+/// Batches that have been missing for long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MissingBatches {
+    pub after: Position,
+    /// Chooses the peer, unless the sender is known.
+    pub attempt: usize,
+    /// Who has sent the batch without its content: others may have it no other way.
+    pub sender: Option<Arc<str>>,
+}
 
 struct State {
     applied: Position,
@@ -131,10 +141,13 @@ struct State {
     read_limit: usize,
     /// When the log is read next.
     next_poll: Instant,
+    /// The same if the gap that there is has not closed by then.
+    gap_poll: Option<Instant>,
     /// The next batch in order waits for room in the lanes.
     backpressured: bool,
-    /// The end of a batch that came without what a session of this node may see. It is read from the log.
+    /// The end of a batch that came without what a session of this node may see, and its sender. It is read from the log.
     lacking: Position,
+    lacking_from: Option<Arc<str>>,
     gap: Option<Gap>,
     recent_batches: RecentBatches,
     divergence: DivergenceChecks,
@@ -175,8 +188,10 @@ impl Follower {
             pending_bytes: 0,
             read_limit: READ_MAX,
             next_poll: Instant::now(),
+            gap_poll: None,
             backpressured: false,
             lacking: from,
+            lacking_from: None,
             gap: None,
             recent_batches: RecentBatches::default(),
             divergence: DivergenceChecks::of(log.known_epoch()),
@@ -200,7 +215,7 @@ impl Follower {
     }
 
     /// Sets how a peer is asked for missing batches. Only the first call counts.
-    pub(crate) fn request_batches_with(&self, request: impl Fn(Position, usize) + Send + Sync + 'static) {
+    pub(crate) fn request_batches_with(&self, request: impl Fn(MissingBatches) + Send + Sync + 'static) {
         let _ = self.request_batches.set(Box::new(request));
     }
 
@@ -254,13 +269,19 @@ impl Follower {
                 }
             }
         }
-        let lacked = state.lacking;
+        let (lacked, applied) = (state.lacking, state.applied);
         self.advance(&mut state);
         if state.lacking > lacked {
             self.poll_within(&mut state, Duration::ZERO);
-        } else if state.has_gap() {
-            let grace = if state.backpressured { BACKPRESSURE_RETRY } else { self.gap_grace() };
-            self.poll_within(&mut state, grace);
+        }
+        if state.applied > applied || !state.has_gap() {
+            // What closes a gap is often on its way for longer than it takes to notice the gap.
+            state.gap_poll = None;
+        }
+        if state.backpressured {
+            self.poll_within(&mut state, BACKPRESSURE_RETRY);
+        } else {
+            self.watch_gap(&mut state);
         }
         let due = self.due_request(&mut state);
         drop(state);
@@ -268,15 +289,15 @@ impl Follower {
     }
 
     /// Asks a peer for what is missing. Never called under the lock: the response may come before this returns.
-    fn request_from_peer(&self, due: Option<(Position, usize)>) {
-        if let (Some((after, attempt)), Some(request)) = (due, self.request_batches.get()) {
+    fn request_from_peer(&self, due: Option<MissingBatches>) {
+        if let (Some(missing), Some(request)) = (due, self.request_batches.get()) {
             self.metrics.cluster.asked.inc();
-            request(after, attempt);
+            request(missing);
         }
     }
 
-    /// The position after which batches have been missing for long, and the number of the attempt.
-    fn due_request(&self, state: &mut State) -> Option<(Position, usize)> {
+    /// Batches that have been missing for long.
+    fn due_request(&self, state: &mut State) -> Option<MissingBatches> {
         if !state.has_gap() || state.backpressured {
             state.gap = None;
             return None;
@@ -286,13 +307,25 @@ impl Follower {
         let pause = REQUEST_AFTER * 2u32.pow(REQUEST_DOUBLINGS_MAX.min(gap.attempts as u32));
         (now - gap.requested_at >= pause).then(|| {
             (gap.requested_at, gap.attempts) = (now, gap.attempts + 1);
-            (state.applied, gap.attempts)
+            let attempt = gap.attempts;
+            // The sender first, and again after each other peer: it may be gone.
+            let is_for_sender = state.lacking > state.applied && !attempt.is_multiple_of(2);
+            let sender = state.lacking_from.clone().filter(|_| is_for_sender);
+            MissingBatches { after: state.applied, attempt, sender }
         })
     }
 
     /// While the bus is down, nothing is on its way that would close a gap.
     fn gap_grace(&self) -> Duration {
         if self.bus.is_up() { GAP_GRACE } else { Duration::ZERO }
+    }
+
+    /// Has the log read unless the gap closes, if there is one.
+    fn watch_gap(&self, state: &mut State) {
+        if state.has_gap() && state.gap_poll.is_none() {
+            state.gap_poll = Some(Instant::now() + self.gap_grace());
+            self.poll_changed.notify_one();
+        }
     }
 
     fn poll_within(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
@@ -331,7 +364,8 @@ impl Follower {
                 && !self.ends_what_was_left_out(batch)
             {
                 self.metrics.cluster.content_missing.inc();
-                state.lacking = state.lacking.max(span.through);
+                (state.lacking, state.lacking_from) =
+                    (state.lacking.max(span.through), Some(batch.sender.as_str().into()));
                 continue;
             }
             state.recent_batches.push(span, encoded);
@@ -356,7 +390,8 @@ impl Follower {
             return true;
         }
         let Applier { directory, live_audience, .. } = &self.applier;
-        let is_certain = left_out.iter().all(|left_out| !batch.may_bring_audience(left_out.conversation));
+        let brings_audience = batch.brings_audience();
+        let is_certain = !left_out.iter().any(|left_out| brings_audience.to(left_out.conversation));
         let ends =
             is_certain && live_audience.as_ref().is_some_and(|audience| audience.passes(left_out, batch.through));
         if ends {

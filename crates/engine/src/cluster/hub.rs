@@ -57,7 +57,8 @@ impl Hub for ClusterHub {
         // This node's own sessions come first: they do not wait for the bus.
         self.follower.offer_local(batch.span, batch.items, whole.clone());
         let BusMessage::Committed(batch) = message else { return };
-        send_batch((&self.audiences, &*self.bus, &self.metrics), &peers, (&batch, whole));
+        let me = &self.nodes.me().name;
+        send_batch((&self.audiences, &*self.bus, &self.metrics), (me, &peers), (&batch, whole));
     }
 
     fn signal(&self, user: UserNo, signal: Signal) {

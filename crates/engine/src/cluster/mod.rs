@@ -39,7 +39,7 @@ use crate::{
 use agreement::Agreement;
 use audiences::{AudienceTeller, PeerAudiences};
 use crossbeam_channel::{Sender, bounded};
-use follower::Follower;
+use follower::{Follower, MissingBatches};
 use hub::{ClusterHub, PeerMessageHandler};
 use log_pruner::LogPruner;
 use nodes::ClusterNodes;
@@ -150,11 +150,12 @@ impl Cluster {
             metrics: metrics.clone(),
         };
         let (request_bus, request_nodes, name) = (bus.clone(), nodes.clone(), nodes.me().name.clone());
-        follower.request_batches_with(move |after, attempt| {
+        follower.request_batches_with(move |MissingBatches { after, attempt, sender }| {
             let peers = request_nodes.peers();
-            if let Some(peer) = peers.get(attempt.checked_rem(peers.len()).unwrap_or(0)) {
+            let next = || peers.get(attempt.checked_rem(peers.len()).unwrap_or(0)).cloned();
+            if let Some(peer) = sender.or_else(next) {
                 let request = BusMessage::RequestBatches { name: name.clone(), after };
-                request_bus.send(std::slice::from_ref(peer), request.encode());
+                request_bus.send(&[peer], request.encode());
             }
         });
         bus.listen(&nodes.me().name, Arc::new(handler));
@@ -170,8 +171,7 @@ impl Cluster {
 
     /// How chunks of this node's messages that grow travel to other nodes.
     pub(crate) fn stream_peers(&self, boot_id: u64) -> Arc<dyn StreamPeers> {
-        let (bus, nodes, audiences) = (self.bus.clone(), self.nodes.clone(), self.audiences.clone());
-        Arc::new(PeerChunks { bus, nodes, audiences, boot_id })
+        Arc::new(PeerChunks { bus: self.bus.clone(), nodes: self.nodes.clone(), boot_id })
     }
 
     pub(crate) fn hub(&self, applier: Applier, presence: Arc<Presence>) -> ClusterHub {

@@ -1,7 +1,6 @@
 //! Chunks of messages that grow, from the node that takes them to the others.
 
 use super::{
-    audiences::PeerAudiences,
     nodes::ClusterNodes,
     wire::{BusMessage, ConversationRef},
 };
@@ -16,14 +15,12 @@ use tidings_domain::{bus::Bus, model::*};
 pub(super) struct PeerChunks {
     pub bus: Arc<dyn Bus>,
     pub nodes: Arc<ClusterNodes>,
-    pub audiences: Arc<PeerAudiences>,
     pub boot_id: u64,
 }
 
 impl StreamPeers for PeerChunks {
     fn send_chunk(&self, conversation: &Conversation, seq: u64, offset: u64, text: &str) {
-        // A node whose sessions come later asks for what it lacks, with the next chunk.
-        let peers = self.audiences.peers_that_may_see(&self.nodes.peers(), conversation);
+        let peers = self.nodes.peers();
         if !peers.is_empty() {
             let (conversation, node, text) = (ConversationRef::of(conversation), self.boot_id, text.to_owned());
             self.bus.send(&peers, BusMessage::StreamChunk { conversation, seq, node, offset, text }.encode());

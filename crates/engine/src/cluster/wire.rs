@@ -2,6 +2,7 @@
 
 use crate::receipts::ReceiptMove;
 use bytes::Bytes;
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use tidings_domain::{commit_log::Change, model::*, store::PositionRange};
 
@@ -33,22 +34,39 @@ impl WireBatch {
         PositionRange { after: self.after, through: self.through }
     }
 
-    /// Whether a change of the batch may be why a session sees what is said in the conversation.
-    pub(crate) fn may_bring_audience(&self, conversation: ConversationNo) -> bool {
-        self.items.iter().filter_map(|item| item.change.as_ref()).any(|change| match change {
-            Change::Members { conversation: of, .. } => *of == conversation,
-            // It may be an account, which has got agents.
-            Change::Conversation(_) | Change::Erased { .. } | Change::Opaque => true,
-            Change::Users(_)
-            | Change::DoNotDisturb(_)
-            | Change::Mute { .. }
-            | Change::Read { .. }
-            | Change::Kick { .. }
-            | Change::Suspension { .. }
-            | Change::Block { .. }
-            | Change::Report { .. }
-            | Change::Notes(_) => false,
-        })
+    /// Of which conversations a change of the batch may be why a session sees what is said there.
+    pub(crate) fn brings_audience(&self) -> BringsAudience {
+        let mut brings = BringsAudience::default();
+        for change in self.items.iter().filter_map(|item| item.change.as_ref()) {
+            match change {
+                Change::Members { conversation, .. } => _ = brings.conversations.insert(*conversation),
+                // It may be an account, which has got agents.
+                Change::Conversation(_) | Change::Erased { .. } | Change::Opaque => brings.to_any = true,
+                Change::Users(_)
+                | Change::DoNotDisturb(_)
+                | Change::Mute { .. }
+                | Change::Read { .. }
+                | Change::Kick { .. }
+                | Change::Suspension { .. }
+                | Change::Block { .. }
+                | Change::Report { .. }
+                | Change::Notes(_) => {}
+            }
+        }
+        brings
+    }
+}
+
+/// The conversations to which a batch may bring an audience.
+#[derive(Default)]
+pub(crate) struct BringsAudience {
+    conversations: FxHashSet<ConversationNo>,
+    to_any: bool,
+}
+
+impl BringsAudience {
+    pub(crate) fn to(&self, conversation: ConversationNo) -> bool {
+        self.to_any || self.conversations.contains(&conversation)
     }
 }
 
@@ -64,6 +82,8 @@ pub struct WireItem {
 /// those are, and not what they say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialBatch {
+    /// The sender's name: it has all of the batch.
+    pub sender: String,
     /// All the rest.
     pub batch: WireBatch,
     pub left_out: Vec<LeftOut>,
@@ -73,7 +93,7 @@ pub struct PartialBatch {
 
 impl From<WireBatch> for PartialBatch {
     fn from(batch: WireBatch) -> Self {
-        PartialBatch { batch, left_out: Vec::new(), last: None }
+        PartialBatch { sender: String::new(), batch, left_out: Vec::new(), last: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    cluster::wire::BusMessage,
+    cluster::{audiences::leave_out, wire::BusMessage},
     config::EngineConfig,
     delivery::{Fanout, Step},
     directory::Directory,
@@ -171,11 +171,21 @@ impl Node {
 
 #[derive(Debug, Clone)]
 struct Commit {
+    /// What others have committed comes without the content of its messages, which this node needs.
+    in_part: bool,
     entries: usize,
     /// A user who joins or leaves at its end.
     change: Option<(usize, bool)>,
     own: bool,
     arrival: Arrival,
+}
+
+/// How the node learns of a commit.
+#[derive(Debug, Clone, Copy)]
+enum How {
+    Own,
+    Whole,
+    InPart,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -199,12 +209,8 @@ fn commit() -> impl Strategy<Value = Commit> {
         1 => Just(Arrival::AfterReadBack),
     ];
     let change = prop::option::weighted(0.4, (0..2usize, any::<bool>()));
-    (0..4usize, change, any::<bool>(), arrival).prop_map(|(entries, change, own, arrival)| Commit {
-        entries,
-        change,
-        own,
-        arrival,
-    })
+    (any::<bool>(), 0..4usize, change, any::<bool>(), arrival)
+        .prop_map(|(in_part, entries, change, own, arrival)| Commit { in_part, entries, change, own, arrival })
 }
 
 proptest! {
@@ -213,12 +219,21 @@ proptest! {
     #[test]
     fn every_entry_reaches_the_lanes_once_and_in_order(commits in prop::collection::vec(commit(), 1..30)) {
         let node = node();
-        let mut late: Vec<(usize, PositionRange, WireBatch, bool)> = Vec::new();
-        let offer = |span: PositionRange, batch: WireBatch, own: bool| match own {
-            true => node.follower.offer_local(span, node.local_items(&batch), Bytes::new()),
-            false => node.follower.offer_remote(batch, Bytes::new()),
+        let mut late: Vec<(usize, PositionRange, WireBatch, How)> = Vec::new();
+        let offer = |span: PositionRange, batch: WireBatch, how: How| match how {
+            How::Own => node.follower.offer_local(span, node.local_items(&batch), Bytes::new()),
+            How::Whole => node.follower.offer_remote(batch, Bytes::new()),
+            How::InPart => {
+                let unseen = vec![true; batch.conversations.len()];
+                node.follower.offer_in_part(leave_out("b", &batch, &unseen), Bytes::new());
+            }
         };
-        for (turn, Commit { entries, change, own, arrival }) in commits.into_iter().enumerate() {
+        for (turn, Commit { in_part, entries, change, own, arrival }) in commits.into_iter().enumerate() {
+            let own = match (own, in_part) {
+                (true, _) => How::Own,
+                (false, true) => How::InPart,
+                (false, false) => How::Whole,
+            };
             let mut proposals: Vec<Proposal> = (0..entries).map(|_| node.say()).collect();
             proposals.extend(change.map(|(which, add)| node.change_members(which, add)));
             let (span, batch) = node.commit(&proposals);
@@ -351,7 +366,7 @@ fn a_gap_that_the_store_does_not_close_is_requested_from_a_peer() {
     let node = node();
     let requests = Arc::new(Mutex::new(Vec::new()));
     let log = requests.clone();
-    node.follower.request_batches_with(move |after, attempt| log.lock().push((after, attempt)));
+    node.follower.request_batches_with(move |missing| log.lock().push(missing));
     let start = node.store.last_position();
     let (_, first) = node.commit(&[node.say()]);
     let (_, second) = node.commit(&[node.say()]);
@@ -367,11 +382,83 @@ fn a_gap_that_the_store_does_not_close_is_requested_from_a_peer() {
     );
     assert!(requested_at >= before, "the wait for the response begins with the request");
     node.follower.offer_remote(second, Bytes::new());
-    assert_eq!(*requests.lock(), [(start, 1)], "one request, while its response may come");
+    let request = |attempt, sender| MissingBatches { after: start, attempt, sender };
+    assert_eq!(*requests.lock(), [request(1, None)], "one request, while its response may come");
     node.follower.offer_remote(first, encoded.clone());
     assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
     assert_eq!(node.follower.recent_batches_after(start)[0], encoded, "it can serve other peers now");
     assert_eq!(node.handed_over().0, [1, 2]);
+}
+
+#[test]
+fn content_that_the_store_does_not_tell_is_requested_from_its_sender_first() {
+    let node = node();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let log = requests.clone();
+    node.follower.request_batches_with(move |missing| log.lock().push(missing));
+    let start = node.store.last_position();
+    let (span, batch) = node.commit(&[node.say(), node.say()]);
+    let part = leave_out("x", &batch, &[true]);
+    node.follower.offer_in_part(part.clone(), Bytes::new());
+    assert!(!node.follower.wait_until_applied(span.through, Duration::ZERO));
+    for attempt in 1..=3 {
+        node.follower.state.lock().gap.as_mut().unwrap().requested_at -= REQUEST_AFTER * 8;
+        // Another peer has it no other way.
+        node.follower.offer_in_part(part.clone(), Bytes::new());
+        let sender = (attempt != 2).then(|| "x".into());
+        assert_eq!(requests.lock().pop(), Some(MissingBatches { after: start, attempt, sender }));
+    }
+    node.follower.offer_remote(batch, Bytes::new());
+    assert!(node.follower.wait_until_applied(span.through, Duration::ZERO));
+    assert!(!node.follower.state.lock().has_gap());
+    assert_eq!(node.handed_over().0, [1, 2]);
+}
+
+#[test]
+fn a_part_of_a_commit_that_the_store_has_lost_is_forgotten() {
+    let node = node();
+    let start = node.store.last_position();
+    let (span, batch) = node.commit(&[node.say()]);
+    let lost = WireBatch { after: span.through, through: span.through + 5, ..batch.clone() };
+    let mut lost = leave_out("x", &lost, &[true]);
+    lost.left_out[0].through = span.through + 5;
+    node.follower.offer_remote(batch, Bytes::new());
+    node.follower.offer_in_part(lost, Bytes::new());
+    assert!(node.follower.state.lock().has_gap());
+    node.follower.read_back();
+    assert!(!node.follower.state.lock().has_gap() && node.follower.trouble().is_none());
+    assert!(node.follower.wait_until_applied(start + 1, Duration::ZERO));
+}
+
+#[test]
+fn a_gap_that_closes_in_time_is_no_reason_to_read_the_log() {
+    let node = node();
+    node.follower.state.lock().next_poll = Instant::now() + UNSCHEDULED;
+    let (_, first) = node.commit(&[node.say()]);
+    let (_, second) = node.commit(&[node.say()]);
+    let next_poll = |node: &Node| {
+        let state = node.follower.state.lock();
+        (state.gap_poll, state.next_poll > Instant::now() + UNSCHEDULED / 2)
+    };
+    node.follower.offer_remote(second, Bytes::new());
+    assert!(matches!(next_poll(&node), (Some(_), true)));
+    node.follower.offer_remote(first, Bytes::new());
+    assert_eq!(next_poll(&node), (None, true));
+    let (_, third) = node.commit(&[node.say()]);
+    node.follower.offer_in_part(leave_out("x", &third, &[true]), Bytes::new());
+    assert!(!next_poll(&node).1, "content that is missing is read at once");
+}
+
+#[test]
+fn a_part_has_the_fingerprint_of_its_batch() {
+    let node = node();
+    for proposals in [vec![node.say()], vec![node.say(), node.change_members(0, true)], vec![node.say(), node.say()]] {
+        let (span, batch) = node.commit(&proposals);
+        let part = BatchContent::Remote(leave_out("x", &batch, &[true]));
+        let whole = fingerprint_of(&BatchContent::Remote(batch.into()), span);
+        assert!(whole.is_some());
+        assert_eq!(fingerprint_of(&part, span), whole);
+    }
 }
 
 mod failover;

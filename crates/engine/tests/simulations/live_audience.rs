@@ -116,7 +116,7 @@ impl World {
             Told::Everything => follower.offer_remote(batch, Bytes::new()),
             Told::WithoutContent => {
                 let unseen = vec![true; batch.conversations.len()];
-                follower.offer_in_part(leave_out(&batch, &unseen), Bytes::new());
+                follower.offer_in_part(leave_out("b", &batch, &unseen), Bytes::new());
                 if !follower.wait_until_applied(through, Duration::ZERO) {
                     assert!(follower.state.lock().has_gap(), "it knows that it lacks something");
                     follower.read_back();

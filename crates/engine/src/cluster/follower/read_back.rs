@@ -1,6 +1,6 @@
 //! Reads back from the store what did not come over the bus.
 
-use super::{BACKPRESSURE_RETRY, Follower, GAP_GRACE, READ_MAX, UNSCHEDULED};
+use super::{BACKPRESSURE_RETRY, Follower, READ_MAX, UNSCHEDULED};
 use crate::cluster::wire::{BusMessage, ConversationRef, WireBatch, WireItem};
 use parking_lot::MutexGuard;
 use rustc_hash::FxHashMap;
@@ -30,15 +30,18 @@ impl Follower {
     pub(crate) fn run(&self, end: impl Fn(EndReason)) {
         let mut state = self.state.lock();
         loop {
-            while !state.stopping && Instant::now() < state.next_poll {
-                let until = state.next_poll;
+            loop {
+                let until = state.gap_poll.map_or(state.next_poll, |gap_poll| gap_poll.min(state.next_poll));
+                if state.stopping || Instant::now() >= until {
+                    break;
+                }
                 self.poll_changed.wait_until(&mut state, until);
             }
             if state.stopping {
                 return;
             }
             // Set before the log is read: a poll that is asked for meanwhile is not forgotten.
-            state.next_poll = Instant::now() + UNSCHEDULED;
+            (state.next_poll, state.gap_poll) = (Instant::now() + UNSCHEDULED, None);
             if state.backpressured {
                 self.advance(&mut state);
             }
@@ -54,21 +57,32 @@ impl Follower {
             let due = self.due_request(&mut state);
             MutexGuard::unlocked(&mut state, || self.request_from_peer(due));
             self.poll_within(&mut state, next);
+            self.watch_gap(&mut state);
         }
     }
 
     /// Reads the next page of the log, if there is one. Returns when to read again.
     pub(super) fn read_back(&self) -> Duration {
-        let (after, limit) = {
+        let (after, limit, lacking) = {
             let state = self.state.lock();
             if state.has_gap() {
                 self.metrics.cluster.gaps.inc();
             }
-            (state.applied, state.read_limit)
+            (state.applied, state.read_limit, state.lacking)
         };
         let checked = self.check_head(after, limit);
         match checked {
             Ok((_, Some(agreed))) => return self.declare_diverged(agreed, after),
+            Ok((newest, None)) if newest < lacking => {
+                // The store has lost that commit before this node had all of it.
+                let mut state = self.state.lock();
+                if state.lacking == lacking {
+                    state.lacking = newest;
+                }
+            }
+            _ => {}
+        }
+        match checked {
             Ok((newest, None)) if newest == after => {
                 self.note_trouble(None);
                 self.metrics.cluster.position_lag.set(0);
@@ -111,12 +125,10 @@ impl Follower {
 
     /// `is_complete`: the last page reached the newest position.
     fn next_poll(&self, is_complete: bool) -> Duration {
-        let has_gap = self.state.lock().has_gap();
-        match (is_complete, has_gap, self.bus.is_up() && self.started.elapsed() > NEW_FOR) {
-            (false, ..) => Duration::ZERO,
-            (_, true, _) => GAP_GRACE,
-            (_, _, true) => POLL_EVERY,
-            (_, _, false) => POLL_EVERY_WITHOUT_BUS,
+        match (is_complete, self.bus.is_up() && self.started.elapsed() > NEW_FOR) {
+            (false, _) => Duration::ZERO,
+            (_, true) => POLL_EVERY,
+            (_, false) => POLL_EVERY_WITHOUT_BUS,
         }
     }
 
