@@ -450,6 +450,19 @@ fn a_gap_that_closes_in_time_is_no_reason_to_read_the_log() {
 }
 
 #[test]
+fn the_last_commit_is_read_from_the_log_if_it_does_not_come_over_the_bus() {
+    let mut node = node();
+    node.follower.started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+    let (span, batch) = node.commit(&[node.say()]);
+    assert!(node.follower.is_told_over_the_bus());
+    node.follower.read_back();
+    assert!(node.follower.wait_until_applied(span.through, Duration::ZERO));
+    assert_eq!(node.follower.metrics.cluster.read_back.get(), 1);
+    node.follower.offer_remote(batch, Bytes::new());
+    assert_eq!(node.handed_over().0, [1]);
+}
+
+#[test]
 fn a_part_has_the_fingerprint_of_its_batch() {
     let node = node();
     for proposals in [vec![node.say()], vec![node.say(), node.change_members(0, true)], vec![node.say(), node.say()]] {

@@ -1,6 +1,6 @@
 //! Reads back from the store what did not come over the bus.
 
-use super::{BACKPRESSURE_RETRY, Follower, READ_MAX, UNSCHEDULED};
+use super::{BACKPRESSURE_RETRY, Follower, GAP_GRACE, READ_MAX, State, UNSCHEDULED};
 use crate::cluster::wire::{BusMessage, ConversationRef, WireBatch, WireItem};
 use parking_lot::MutexGuard;
 use rustc_hash::FxHashMap;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tidings_domain::{
     commit_log::{Change, LogPage},
     end_reason::EndReason,
-    model::ConversationNo,
+    model::{ConversationNo, Position},
     store::{PositionRange, StoreError, StoreResult},
 };
 
@@ -63,12 +63,12 @@ impl Follower {
 
     /// Reads the next page of the log, if there is one. Returns when to read again.
     pub(super) fn read_back(&self) -> Duration {
-        let (after, limit, lacking) = {
+        let (after, limit, lacking, has_gap) = {
             let state = self.state.lock();
             if state.has_gap() {
                 self.metrics.cluster.gaps.inc();
             }
-            (state.applied, state.read_limit, state.lacking)
+            (state.applied, state.read_limit, state.lacking, state.has_gap())
         };
         let checked = self.check_head(after, limit);
         match checked {
@@ -86,6 +86,10 @@ impl Follower {
             Ok((newest, None)) if newest == after => {
                 self.note_trouble(None);
                 self.metrics.cluster.position_lag.set(0);
+                return self.next_poll(true);
+            }
+            Ok((newest, None)) if !has_gap && self.comes_by_itself(newest) => {
+                self.note_trouble(None);
                 return self.next_poll(true);
             }
             _ => {}
@@ -123,9 +127,20 @@ impl Follower {
         self.next_poll(is_complete)
     }
 
+    /// Whether what is new up to this position comes over the bus within the time after which a gap is read back.
+    fn comes_by_itself(&self, newest: Position) -> bool {
+        let is_behind = |state: &mut State| state.applied < newest && !state.has_gap() && !state.stopping;
+        let mut state = self.state.lock();
+        self.is_told_over_the_bus() && !self.advanced.wait_while_for(&mut state, is_behind, GAP_GRACE).timed_out()
+    }
+
+    pub(super) fn is_told_over_the_bus(&self) -> bool {
+        self.bus.is_up() && self.started.elapsed() > NEW_FOR
+    }
+
     /// `is_complete`: the last page reached the newest position.
     fn next_poll(&self, is_complete: bool) -> Duration {
-        match (is_complete, self.bus.is_up() && self.started.elapsed() > NEW_FOR) {
+        match (is_complete, self.is_told_over_the_bus()) {
             (false, _) => Duration::ZERO,
             (_, true) => POLL_EVERY,
             (_, false) => POLL_EVERY_WITHOUT_BUS,
