@@ -214,7 +214,14 @@ pub struct MembershipSnapshot {
     pub joined_seq: u64,
 }
 
-/// The memberships are being read.
+/// Of a user with sessions.
+enum Memberships {
+    /// Being read.
+    Loading(Box<Loading>),
+    /// The group and official conversations whose audience the user is in.
+    Known(SmallVec<[ConversationNo; 2]>),
+}
+
 struct Loading {
     /// The number of this read. The result of an earlier read, for sessions that have ended since, is stale.
     number: u64,
@@ -235,12 +242,9 @@ struct AudienceMember {
 /// Of a member who joined after the last block: the next one begins with the first entry that the member sees.
 const JOINED_LAST: u64 = u64::MAX;
 
-#[derive(Default)]
 struct UserState {
     sessions: SmallVec<[SessionKey; 2]>,
-    /// Group and official conversations whose audience the user is in.
-    conversations: SmallVec<[ConversationNo; 2]>,
-    loading: Option<Box<Loading>>,
+    memberships: Memberships,
 }
 
 /// For whom an entry is.
@@ -302,14 +306,16 @@ impl Delivery {
         if let Some(index) = self.users.index(user) {
             let (_, state) = &mut self.users.states[index];
             state.sessions.push(session);
-            return if state.loading.is_some() { BindOutcome::Loading } else { BindOutcome::Joined(self.positions) };
+            return match state.memberships {
+                Memberships::Loading(_) => BindOutcome::Loading,
+                Memberships::Known(_) => BindOutcome::Joined(self.positions),
+            };
         }
         self.loads += 1;
         let loading = Loading { number: self.loads, changes: FxHashMap::default() };
         let state = UserState {
             sessions: SmallVec::from_slice(&[session]),
-            loading: Some(Box::new(loading)),
-            ..UserState::default()
+            memberships: Memberships::Loading(Box::new(loading)),
         };
         self.users.insert(user, state);
         self.live_audience.iter().for_each(|audience| audience.user_came(user));
@@ -326,14 +332,18 @@ impl Delivery {
     ) -> Option<(SmallVec<[SessionKey; 2]>, [Position; LANES])> {
         let index = self.users.index(user)?;
         let (_, state) = &mut self.users.states[index];
-        let Loading { changes, .. } = *state.loading.take_if(|loading| loading.number == number)?;
+        let Memberships::Loading(loading) = &mut state.memberships else { return None };
+        if loading.number != number {
+            return None;
+        }
+        let changes = std::mem::take(&mut loading.changes);
         let sessions = state.sessions.clone();
         let positions = self.positions;
         let kept = memberships.into_iter().filter(|read| read.joined_after <= positions[read.lane as usize]);
         let kept = kept.map(|read| (read.conversation, read.joined_seq)).filter(|(c, _)| !changes.contains_key(c));
         let joined = changes.iter().filter_map(|(c, joined)| joined.map(|joined_seq| (*c, joined_seq)));
         let all: Vec<_> = kept.chain(joined).collect();
-        state.conversations = all.iter().map(|(conversation, _)| *conversation).collect();
+        state.memberships = Memberships::Known(all.iter().map(|(conversation, _)| *conversation).collect());
         for (conversation, joined_seq) in all {
             self.enter_audience(conversation, index, joined_seq);
         }
@@ -348,14 +358,15 @@ impl Delivery {
         state.sessions.retain(|s| *s != session);
         let is_last = state.sessions.is_empty();
         if is_last {
-            let UserState { conversations, loading, .. } = self.users.remove(index);
-            for conversation in conversations {
-                self.leave_audience(conversation, index);
+            match self.users.remove(index).memberships {
+                Memberships::Loading(_) => self.live_audience.iter().for_each(|audience| audience.loaded()),
+                Memberships::Known(conversations) => {
+                    for conversation in conversations {
+                        self.leave_audience(conversation, index);
+                    }
+                }
             }
-            if let Some(audience) = &self.live_audience {
-                loading.iter().for_each(|_| audience.loaded());
-                audience.user_left(user);
-            }
+            self.live_audience.iter().for_each(|audience| audience.user_left(user));
         }
         is_last
     }
@@ -467,7 +478,7 @@ impl Delivery {
     ) -> u64 {
         let mut sessions = 0;
         let mut to_user = |(user, state): &(UserNo, UserState), joined_seq| {
-            if state.loading.is_none() {
+            if let Memberships::Known(_) = state.memberships {
                 let reader = Reader { user: *user, joined_seq };
                 state.sessions.iter().for_each(|session| to_session(reader, *session));
                 sessions += state.sessions.len() as u64;
@@ -502,7 +513,7 @@ impl Delivery {
             Recipients::Users(users) => users.contains(&user),
             Recipients::Audience => self.users.index(user).is_some_and(|index| {
                 let (_, state) = &self.users.states[index];
-                state.conversations.contains(&conversation)
+                matches!(&state.memberships, Memberships::Known(known) if known.contains(&conversation))
             }),
         }
     }
@@ -510,11 +521,11 @@ impl Delivery {
     fn join(&mut self, conversation: ConversationNo, user: UserNo, joined_seq: u64) {
         let Some(index) = self.users.index(user) else { return };
         let (_, state) = &mut self.users.states[index];
-        match &mut state.loading {
-            Some(loading) => drop(loading.changes.insert(conversation, Some(joined_seq))),
-            None if state.conversations.contains(&conversation) => {}
-            None => {
-                state.conversations.push(conversation);
+        match &mut state.memberships {
+            Memberships::Loading(loading) => drop(loading.changes.insert(conversation, Some(joined_seq))),
+            Memberships::Known(known) if known.contains(&conversation) => {}
+            Memberships::Known(known) => {
+                known.push(conversation);
                 self.enter_audience(conversation, index, joined_seq);
             }
         }
@@ -523,12 +534,15 @@ impl Delivery {
     fn leave(&mut self, conversation: ConversationNo, id: &Arc<str>, user: UserNo, sink: &mut impl Sink) {
         let Some(index) = self.users.index(user) else { return };
         let (_, state) = &mut self.users.states[index];
-        if let Some(loading) = &mut state.loading {
-            loading.changes.insert(conversation, None);
-            return;
-        }
-        if let Some(at) = state.conversations.iter().position(|c| *c == conversation) {
-            state.conversations.swap_remove(at);
+        let known = match &mut state.memberships {
+            Memberships::Loading(loading) => {
+                loading.changes.insert(conversation, None);
+                return;
+            }
+            Memberships::Known(known) => known,
+        };
+        if let Some(at) = known.iter().position(|c| *c == conversation) {
+            known.swap_remove(at);
             for session in &state.sessions {
                 sink.left(*session, id);
             }

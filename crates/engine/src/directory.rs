@@ -12,6 +12,7 @@ mod push_devices;
 mod read_moves;
 mod shown;
 mod unread;
+mod users;
 
 pub use member_lists::MemberList;
 
@@ -23,11 +24,7 @@ use push_devices::PushDevicesCache;
 use quick_cache::sync::{Cache, GuardResult};
 use read_moves::ReadMoves;
 pub use shown::ShownIndex;
-use std::{
-    borrow::Borrow,
-    hash::{BuildHasher, Hash, RandomState},
-    sync::Arc,
-};
+use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
     chat_rows::{Preferences, block_key, preferences_key},
     commit_log::Change,
@@ -41,15 +38,14 @@ use tidings_protocol::{error::Refusal, ids::direct_id};
 use tidings_push::UserLookup;
 use tokio::sync::watch;
 use unread::UnreadCache;
+use users::UserCache;
 
 /// Mutes that are kept in memory: those of members who write although they are muted, or were.
 const RESTRICTIONS_CACHED: usize = 10_000;
 
 pub struct Directory {
     store: Arc<dyn Store>,
-    user_nos: Cache<IdHash, UserNo>,
-    id_hashers: [RandomState; 2],
-    users: Cache<UserNo, Arc<User>>,
+    users: UserCache,
     conversation_nos: Cache<String, ConversationNo>,
     conversations: Cache<ConversationNo, Arc<Conversation>>,
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
@@ -69,10 +65,6 @@ pub struct Directory {
     /// Whether other nodes change the store too.
     shared: bool,
 }
-
-/// Stands for an id, in a third of its memory: 128 bits of hashes whose keys nobody knows, so that no two ids have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct IdHash([u64; 2]);
 
 /// Looks a value up in a cache, and loads it if it is not there. A value that does not exist is not cached: it may come
 /// to exist.
@@ -111,9 +103,7 @@ impl Directory {
             read_moves: ReadMoves::default(),
             current: watch::Sender::new(store.last_position()),
             store,
-            user_nos: Cache::new(entries),
-            id_hashers: [RandomState::new(), RandomState::new()],
-            users: Cache::new(entries),
+            users: UserCache::new(entries),
             conversation_nos: Cache::new(entries),
             conversations: Cache::new(entries),
             memberships: Cache::new(entries * 2),
@@ -124,17 +114,12 @@ impl Directory {
         }
     }
 
-    /// The number of the user with this id.
+    /// The number of the user with this id. The user is in memory afterwards.
     ///
     /// # Errors
     /// Those of [`Store`] reads; the same holds for the other look-ups.
     pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        let Some(stored) = StoredId::parse(id) else { return Ok(None) };
-        get_or_load(&self.user_nos, &self.id_hash(id), || self.store.find_user(stored))
-    }
-
-    fn id_hash(&self, id: &str) -> IdHash {
-        IdHash(self.id_hashers.each_ref().map(|hasher| hasher.hash_one(id)))
+        Ok(self.user_by_id(id)?.map(|user| user.no))
     }
 
     /// The user with this number.
@@ -142,7 +127,7 @@ impl Directory {
     /// # Errors
     /// Those of the store's reads, for users who are not in memory.
     pub fn user(&self, no: UserNo) -> StoreResult<Option<Arc<User>>> {
-        get_or_load(&self.users, &no, || Ok(self.store.user(no)?.map(Arc::new)))
+        self.users.get_or_load(no, || self.store.user(no))
     }
 
     /// The user with this id.
@@ -150,7 +135,11 @@ impl Directory {
     /// # Errors
     /// Those of the store's reads, for users who are not in memory.
     pub fn user_by_id(&self, id: &str) -> StoreResult<Option<Arc<User>>> {
-        match self.user_no(id)? {
+        if let Some(user) = self.users.get_by_id(id) {
+            return Ok(Some(user));
+        }
+        let Some(stored) = StoredId::parse(id) else { return Ok(None) };
+        match self.store.find_user(stored)? {
             Some(no) => self.user(no),
             None => Ok(None),
         }
@@ -158,7 +147,7 @@ impl Directory {
 
     /// The user, if the cache has it: no read of the store.
     pub(crate) fn cached_user(&self, id: &str) -> Option<Arc<User>> {
-        self.users.get(&self.user_nos.get(&self.id_hash(id))?)
+        self.users.get_by_id(id)
     }
 
     /// The user with this id.
@@ -394,7 +383,7 @@ impl Directory {
                     self.unread.invalidate(user);
                 }
             }
-            Proposal::PutUsers(patches) => patches.iter().for_each(|patch| self.invalidate_user_by_id(&patch.id)),
+            Proposal::PutUsers(patches) => self.users.invalidate_ids(patches.iter().map(|patch| patch.id.as_str())),
             Proposal::SetDoNotDisturb { user, .. }
             | Proposal::SetReceipts { user, .. }
             | Proposal::SetSuspension { user, .. }
@@ -476,7 +465,7 @@ impl Directory {
                 self.invalidate_conversation(*conversation);
                 self.desks.note_change(*conversation);
             }
-            Some(Change::Users(ids)) => self.invalidate_users(ids),
+            Some(Change::Users(ids)) => self.users.invalidate_ids(ids.iter().map(String::as_str)),
             Some(Change::DoNotDisturb(user)) => self.invalidate_user(*user),
             Some(Change::Mute { conversation, user }) => {
                 self.invalidate_membership(*conversation, *user);
@@ -496,12 +485,11 @@ impl Directory {
 
     /// An id is free, and anything may name another one.
     fn invalidate_erased(&self) {
-        self.user_nos.clear();
         self.conversation_nos.clear();
         self.invalidate_all();
     }
 
-    /// Anything may have changed: everything is read anew. The numbers of ids change only when a user is erased.
+    /// Anything may have changed: everything is read anew.
     fn invalidate_all(&self) {
         self.users.clear();
         self.conversations.clear();
@@ -515,37 +503,13 @@ impl Directory {
         self.desks.note_all_changed();
     }
 
-    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its profile is looked
-    /// for among all.
-    fn invalidate_users(&self, ids: &[String]) {
-        let mut unknown = std::collections::HashSet::new();
-        for id in ids {
-            match self.user_nos.get(&self.id_hash(id)) {
-                Some(no) => self.invalidate_user(no),
-                None => drop(unknown.insert(id.as_str())),
-            }
-        }
-        if !unknown.is_empty() {
-            self.users.retain(|_, user| !unknown.contains(user.id.as_str()));
-        }
-    }
-
-    fn invalidate_user_by_id(&self, id: &str) {
-        match self.user_no(id) {
-            Ok(Some(no)) => self.invalidate_user(no),
-            Ok(None) => {}
-            // The store cannot tell whose profile is stale. An empty cache is slow; a stale profile would be wrong.
-            Err(_) => self.users.clear(),
-        }
-    }
-
     fn invalidate_user(&self, no: UserNo) {
-        self.users.remove(&no);
+        self.users.invalidate(no);
     }
 
     /// The user's profile first: what their conversation loads from here on asks it.
     fn invalidate_block(&self, user: UserNo, other: UserNo) {
-        let ids = [user, other].map(|no| self.users.get(&no).map(|user| user.id.clone()));
+        let ids = [user, other].map(|no| self.users.get(no).map(|user| user.id.clone()));
         self.invalidate_user(user);
         if let [Some(a), Some(b)] = ids
             && let Some(no) = self.conversation_nos.get(&direct_id(&a, &b))

@@ -23,6 +23,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) const LISTENING_FILE: &str = "listening";
 /// Threads for reads from the store: more than a disk can serve at once would only take memory.
 const BLOCKING_THREADS_MAX: usize = 64;
+/// How long such a thread waits for work. The threads take turns, so one read a second would keep ten of them for ever if each
+/// waited ten seconds, the runtime's default; each has a stack and pages of the allocator, 100 to 300 KiB.
+const BLOCKING_THREAD_IDLE: Duration = Duration::from_secs(1);
 // Binds find a free thread even while HTTP, sessions and popups use all the threads that they may.
 const _: () = assert!(
     BLOCKING_THREADS_MAX
@@ -79,7 +82,12 @@ impl Serve {
         if settings.http_threads > 0 {
             runtime.worker_threads(settings.http_threads);
         }
-        let runtime = runtime.max_blocking_threads(BLOCKING_THREADS_MAX).enable_all().thread_name("http").build()?;
+        let runtime = runtime
+            .max_blocking_threads(BLOCKING_THREADS_MAX)
+            .thread_keep_alive(BLOCKING_THREAD_IDLE)
+            .enable_all()
+            .thread_name("http")
+            .build()?;
         runtime.spawn(memory::release_periodically());
         let exit_code = match settings.role {
             Role::All | Role::Api | Role::Worker => {

@@ -147,3 +147,11 @@ fn a_fan_out_without_entries_does_not_move_positions_back() {
     apply(&mut delivery, 0, vec![join(ALICE)]);
     assert_eq!(delivery.positions(), [9; LANES]);
 }
+
+#[test]
+fn a_user_with_a_session_is_small() {
+    // As an entry of a slab, which needs no further bytes for telling whether it is vacant.
+    let bytes = size_of::<Result<(UserNo, UserState), usize>>();
+    println!("a user with a session in the delivery of a shard: {bytes} bytes");
+    assert!(bytes <= 64, "{bytes} bytes: what grew, and does every idle user need it?");
+}
