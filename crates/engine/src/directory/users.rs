@@ -41,8 +41,7 @@ impl Lifecycle<UserNo, Arc<User>> for IndexedById {
     }
 }
 
-/// Has every user in the cache. It may also have one who was invalidated while being loaded, until that user is loaded again: what it
-/// answers is compared with the user in the cache.
+/// Has every user in the cache, and for moments one who is being loaded: what it answers is compared with the user in the cache.
 #[derive(Default)]
 struct IdIndex {
     hasher: RandomState,
@@ -111,9 +110,10 @@ impl UserCache {
         let Some(user) = load()?.map(Arc::new) else { return Ok(None) };
         // First the index, then the look at the counter: an invalidation by id that comes after that look finds the user.
         self.by_id.insert(&user);
-        if self.invalidations.load(Ordering::SeqCst) == before {
-            // Err: the user was invalidated while being loaded; the copy serves this caller only.
-            let _ = guard.insert(user.clone());
+        // Err: the user was invalidated while being loaded. The copy serves this caller only.
+        let is_cached = self.invalidations.load(Ordering::SeqCst) == before && guard.insert(user.clone()).is_ok();
+        if !is_cached {
+            self.by_id.remove(&user);
         }
         Ok(Some(user))
     }

@@ -60,6 +60,7 @@ fn a_user_who_changes_while_being_loaded_is_not_cached() {
         };
         assert!(cache.get_or_load(UserNo(1), load_old).unwrap().is_some(), "it serves this caller");
         assert!(cache.get(UserNo(1)).is_none() && cache.get_by_id("ann").is_none());
+        assert_eq!(indexed(&cache), 0);
         load(&cache, 1, "ann");
         assert!(cache.get_by_id("ann").is_some());
         assert_eq!(indexed(&cache), 1);
@@ -72,7 +73,7 @@ fn an_id_is_that_of_the_user_who_has_it_now() {
     load(&cache, 1, "ann");
     cache.invalidate_ids(["ann"].into_iter());
     load(&cache, 1, "erased-1");
-    // As one who was invalidated while being loaded leaves it.
+    // As while that user is being loaded.
     cache.by_id.insert(&Arc::new(user(1, "ann")));
     assert!(cache.get_by_id("ann").is_none());
     load(&cache, 2, "ann");
