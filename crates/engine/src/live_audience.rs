@@ -11,10 +11,11 @@
 //! it, and would neither get it nor read it. Therefore a shard first counts the user, then [`LiveAudience::skipped`] is read, and
 //! the user goes live when the shard has come as far as that.
 
-use crate::{cluster::wire::LeftOut, desks::Desks};
+use crate::desks::Desks;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
 use roaring::RoaringBitmap;
+use serde::{Deserialize, Serialize};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU32, Ordering},
@@ -44,6 +45,17 @@ impl Counted {
         // Fibonacci hashing: numbers that follow each other lie far apart.
         (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - CELL_BITS)) as u32
     }
+}
+
+/// Messages of one conversation that another node has committed, and whose content this node was not sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    pub conversation: ConversationNo,
+    pub kind: ConversationKind,
+    pub pair: Option<(UserNo, UserNo)>,
+    pub messages: u32,
+    /// The position of the last of them.
+    pub through: Position,
 }
 
 /// What other nodes are to be told.

@@ -11,11 +11,10 @@
 use super::{
     nodes::ClusterNodes,
     wire::{
-        AudienceReport, BringsAudience, BusMessage, ConversationRef, EntryMarks, LeftOut, PartialBatch, WireBatch,
-        WireItem,
+        AudienceReport, BringsAudience, BusMessage, ConversationRef, EntryMarks, PartialBatch, WireBatch, WireItem,
     },
 };
-use crate::live_audience::{Counted, LiveAudience, News};
+use crate::live_audience::{Counted, LeftOut, LiveAudience, News};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, select};
 use parking_lot::RwLock;

@@ -1,7 +1,7 @@
 //! The newest entries of all conversations, in memory: a session that missed a few seconds resumes from here, without a
 //! read from the store. When a node ends, all its clients come back at once, and each has missed only seconds.
 
-use super::wire::LeftOut;
+use crate::live_audience::LeftOut;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;

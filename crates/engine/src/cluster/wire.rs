@@ -1,6 +1,6 @@
 //! The messages of nodes to each other over the bus. A message of an unknown version counts as lost.
 
-use crate::receipts::ReceiptMove;
+use crate::{live_audience::LeftOut, receipts::ReceiptMove};
 use bytes::Bytes;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
@@ -95,17 +95,6 @@ impl From<WireBatch> for PartialBatch {
     fn from(batch: WireBatch) -> Self {
         PartialBatch { sender: String::new(), batch, left_out: Vec::new(), last: None }
     }
-}
-
-/// Messages of one conversation that were left out of a batch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
-    pub conversation: ConversationNo,
-    pub kind: ConversationKind,
-    pub pair: Option<(UserNo, UserNo)>,
-    pub messages: u32,
-    /// The position of the last of them.
-    pub through: Position,
 }
 
 /// What tells an entry from another one at the same position.
