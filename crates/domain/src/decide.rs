@@ -34,6 +34,11 @@ pub trait StagedRows<'a> {
     fn has_just_left(&self, _: ConversationNo, _: UserNo) -> bool {
         false
     }
+    /// The number by which a conversation with this head stands in the index of an account: it rises with every entry of any
+    /// conversation of the account, or stays.
+    fn index_number(&self, head: &Head) -> u64 {
+        head.last_position
+    }
     /// The head of a conversation; `None` if there is no such conversation.
     fn head(&self, conversation: ConversationNo) -> StoreResult<Option<Head>>;
     /// Takes the next position of the commit order.
@@ -484,14 +489,17 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         entry: Cow<'a, NewEntry>,
         send: Option<R::SendKey>,
     ) -> Result<Appended, ProposalError> {
-        let mut head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
+        let before = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         let position = self.rows.next_position();
+        let head = Head {
+            last_seq: before.last_seq + 1,
+            last_at: before.last_at.max(entry.request.time(self.now_ms)),
+            last_position: position,
+            ..before
+        };
         if let Some(EntryDesk { account, for_customer, .. }) = entry.desk() {
-            self.move_in_index(conversation, *account, *for_customer, &head, position)?;
+            self.move_in_index(conversation, *account, *for_customer, [&before, &head])?;
         }
-        head.last_seq += 1;
-        head.last_at = head.last_at.max(entry.request.time(self.now_ms));
-        head.last_position = position;
         let appended = Appended { conversation, seq: head.last_seq, at: head.last_at, position, duplicate: false };
         let Appended { seq, at, .. } = appended;
         let place = chat_rows::MentionPlace { at, conversation, seq };

@@ -7,7 +7,7 @@
 //! | `w` account | the desk of the account: its user, and its settings |
 //! | `g` account, user | an agent of the account, or one who was removed and whose conversations are yet to be unassigned |
 //! | `a` conversation | an [`Assignment`]; no row: the conversation is in no account's lists yet |
-//! | `i` account, whose, position downwards, conversation | nothing: the index of the account's conversations by their newest entry, twice for each: once among all of the account, once among those of its agent, or of nobody |
+//! | `i` account, whose, number downwards, conversation | nothing: the index of the account's conversations by their newest entry (its position; in a store of several orders, which gives positions later, its time), twice for each: once among all of the account, once among those of its agent, or of nobody |
 //!
 //! Members are not copied: an agent who is added or removed is one row, however many conversations there are.
 
@@ -115,12 +115,12 @@ pub fn assignment_key(conversation: ConversationNo) -> Vec<u8> {
     ChatRowKind::Assignment.key(&[conversation.0])
 }
 
-/// The key of a conversation in the index of an account, by the position of its newest entry.
-pub fn index_key(account: ConversationNo, whose: Whose, newest: Position, conversation: ConversationNo) -> Vec<u8> {
+/// The key of a conversation in the index of an account, by the number of its newest entry.
+pub fn index_key(account: ConversationNo, whose: Whose, newest: u64, conversation: ConversationNo) -> Vec<u8> {
     ChatRowKind::AccountIndex.key(&[account.0, whose.number(), !newest, conversation.0])
 }
 
-/// The position and the conversation of a key that [`index_key`] made.
-pub fn indexed(key: &[u8]) -> Option<(Position, ConversationNo)> {
+/// The number and the conversation of a key that [`index_key`] made.
+pub fn indexed(key: &[u8]) -> Option<(u64, ConversationNo)> {
     Some((!number_in(key, 2)?, ConversationNo(number_in(key, 3)?)))
 }

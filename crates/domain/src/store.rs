@@ -21,6 +21,7 @@ pub use crate::{
 use crate::{
     log_records::{LogPage, PruneProgress},
     model::*,
+    orders::Orders,
     push_store::PushStore,
     stored_id::StoredId,
 };
@@ -284,7 +285,22 @@ pub trait Store: PushStore + RowStore {
     /// was acknowledged, but the batch may have been stored; a retry of a send with its `client_msg_id` finds out.
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;
 
-    /// Commits a batch, and answers its range of the commit order too. The default is for a store that one node writes.
+    /// In how many orders it commits, side by side.
+    fn orders(&self) -> Orders {
+        Orders::ONE
+    }
+
+    /// A number of the [index](crate::desks::index_key) of an account's conversations: those with entries after a position have at least
+    /// this one. Others may have it, too.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn index_after(&self, after: Position) -> StoreResult<u64> {
+        Ok(after.saturating_add(1))
+    }
+
+    /// Commits a batch, and answers its range of the commit order too. All proposals are of one of [`Store::orders`]; batches of
+    /// different orders may be committed at the same time. The default is for a store that one node writes.
     ///
     /// # Errors
     /// Those of [`Store::commit`].

@@ -10,12 +10,12 @@
 //! - [`commit`]: one batch: the rows that it touches are loaded ([`load`], [`checked_read`]), the batch is decided in memory ([`staged_batch`])
 //!   and written ([`mod@write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
 //!   entries, in one; [`numbers`]: the numbers of new users and conversations; [`entries`]: the columns of entries, for both;
-//!   [`clock`]: the database's time in statements;
+//!   [`clock`]: the database's time in statements; [`commit_orders`]: several orders of commits, and the one that is laid over them;
 //! - [`commit_log`]: the commit order read back, and the nodes that share it; [`life_signs`]: how a node sees that the leader
 //!   has ended; [`node_settings`]: what nodes have set;
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
 //!   these statements;
-//! - [`read_place`]: which reads a standby may serve; [`newest_commit`], [`standby`], [`standbys`]: how one is known to be as new as
+//! - [`read_place`]: which reads a standby may serve; [`shared_rounds`], [`newest_commit`], [`standby`], [`standbys`]: how one is known to be as new as
 //!   the primary;
 //! - [`byte_rows`]: rows that a part of the server encodes itself; [`terms`]: the fencing of their writes;
 //! - [`partitions`]: the timeline's partitions, and how old ones are dropped;
@@ -26,6 +26,7 @@
 //! conversations by number, then the new users and conversations by their ids (whoever stores an id holds up who stores it
 //! too), and last the one row of counters. A transaction that has locked the counters waits for no other lock. Positions come
 //! from the counters, and the row stays locked until the commit is done: a reader that sees a position sees every smaller one.
+//! In a database of several orders they come from the row of the transaction's order, which is locked before the counters are.
 //!
 //! A lock is taken in the round trip that ends its transaction, and so held only while the database works: a node that stops
 //! holds nobody up. The one exception is in [`commit`], with its limit. Maintenance keeps to it as well: [`migrations`] and
@@ -38,6 +39,7 @@ mod checked_read;
 mod clock;
 mod commit;
 mod commit_log;
+mod commit_orders;
 mod connection;
 mod driver;
 mod entries;
@@ -58,6 +60,7 @@ mod pool;
 mod read;
 mod read_place;
 mod server_settings;
+mod shared_rounds;
 mod staged_batch;
 mod standby;
 mod standbys;
@@ -72,6 +75,7 @@ pub use options::PostgresOptions;
 pub use server_settings::read_server_settings;
 
 use commit::Writer;
+use commit_orders::CommitOrders;
 use connection::Connector;
 use failure::{Failure, failure_text};
 use parking_lot::Mutex;
@@ -117,7 +121,9 @@ pub struct PostgresStore {
     outbox: bool,
     readers: Pool,
     standbys: Standbys,
-    writer: Mutex<Writer>,
+    orders: CommitOrders,
+    /// One for each order.
+    writers: Vec<Mutex<Writer>>,
     partitions: Partitions,
     /// May change while the store is open: a node that finds that the database has gone back gives it a new epoch.
     epoch: AtomicU64,
@@ -140,11 +146,12 @@ impl PostgresStore {
     /// - [`PostgresOpenError::Store`]: a read after that failed.
     pub fn open(options: PostgresOptions) -> Result<PostgresStore, PostgresOpenError> {
         let connector = Arc::new(Connector::new(&options)?);
-        let history = migrations::run(&connector, options.part_days)?;
+        let history = migrations::run(&connector, &options)?;
         let store = PostgresStore {
             readers: Pool::new(connector.clone(), options.connections, options.acquire_timeout),
             standbys: Standbys::open(&options, history.installation, connector.clone())?,
-            writer: Mutex::new(Writer::default()),
+            writers: Writer::of_orders(history.orders),
+            orders: CommitOrders::new(history.orders, history.one_order_through),
             partitions: Partitions::new(history.part_days),
             epoch: AtomicU64::new(history.epoch),
             terms: Terms::default(),
@@ -209,8 +216,12 @@ impl PostgresStore {
 
     /// The position that the database has now. It may be lower than one that was seen: the database may have gone back.
     fn fetch_position(&self) -> StoreResult<u64> {
-        let rows = self.query("SELECT position FROM counters", &[])?;
-        let position = rows.first().map_or(0, |row| connection::number(row, 0));
+        let position = if self.orders.are_one() {
+            let rows = self.query("SELECT position FROM counters", &[])?;
+            rows.first().map_or(0, |row| connection::number(row, 0))
+        } else {
+            self.newest_of_orders()?
+        };
         self.position.fetch_max(position, Ordering::AcqRel);
         Ok(position)
     }
@@ -219,9 +230,11 @@ impl PostgresStore {
 impl Drop for PostgresStore {
     /// Gives back the numbers that were reserved and not given out, if nobody has reserved more since.
     fn drop(&mut self) {
-        let Writer { connection: Some(connection), numbers, .. } = self.writer.get_mut() else { return };
-        if let Some(give_back) = numbers.give_back() {
-            let _ = self.connector.block_on(connection.transaction(&give_back));
+        for writer in &mut self.writers {
+            let Writer { connection: Some(connection), numbers, .. } = writer.get_mut() else { continue };
+            if let Some(give_back) = numbers.give_back() {
+                let _ = self.connector.block_on(connection.transaction(&give_back));
+            }
         }
     }
 }

@@ -113,7 +113,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             return Err(Rejection::NotAnAgent(to.id.clone()).into());
         }
         if is_indexed {
-            let former = index_key(account, Whose::of(now.as_ref()), head.last_position, conversation);
+            let number = self.rows.index_number(&head);
+            let former = index_key(account, Whose::of(now.as_ref()), number, conversation);
             self.rows.put_chat_row(former, None);
         }
         let assignment = Assignment { account, agent: to.cloned() };
@@ -129,15 +130,14 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         chat_rows::decode(self.rows.chat_row(&assignment_key(conversation))?.as_deref())
     }
 
-    /// Puts a conversation at the top of its account's lists: its newest entry has this position from now on. From its first
-    /// entry in the lists on, every entry of the conversation moves it, so that it stands by the position of the newest one.
+    /// Puts a conversation at the top of its account's lists: `after` is its head from now on. From its first entry in the lists
+    /// on, every entry of the conversation moves it, so that it stands by its newest one.
     pub(super) fn move_in_index(
         &mut self,
         conversation: ConversationNo,
         account: ConversationNo,
         is_for_customer: bool,
-        before: &Head,
-        newest: Position,
+        [before, after]: [&Head; 2],
     ) -> Result<(), ProposalError> {
         let known = self.assignment(conversation)?;
         let is_new = known.is_none();
@@ -145,9 +145,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             return Ok(());
         }
         let assignment = known.unwrap_or(Assignment { account, agent: None });
+        let [former, newest] = [before, after].map(|head| self.rows.index_number(head));
         for whose in [Whose::Anyones, Whose::of(assignment.agent.as_ref())] {
             if !is_new {
-                self.rows.put_chat_row(index_key(account, whose, before.last_position, conversation), None);
+                self.rows.put_chat_row(index_key(account, whose, former, conversation), None);
             }
             self.rows.put_chat_row(index_key(account, whose, newest, conversation), Some(Vec::new()));
         }

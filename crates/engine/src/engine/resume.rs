@@ -296,7 +296,8 @@ impl Engine {
         after: Position,
     ) -> Result<(Vec<ListLine>, bool), Refusal> {
         let place = |newest, no| index_key(desk.account, Whose::Anyones, newest, ConversationNo(no));
-        let (mut from, to) = (place(Position::MAX, 0), place(after + 1, u64::MAX));
+        let oldest = self.store.index_after(after).map_err(store_refusal)?;
+        let (mut from, to) = (place(u64::MAX, 0), place(oldest, u64::MAX));
         let Some(account) = self.directory.user(desk.desk.user.no).map_err(store_refusal)? else {
             return Ok((vec![], true));
         };
@@ -306,6 +307,7 @@ impl Engine {
                 self.store.rows(RowSpace::Chat, &from, &to, ACCOUNT_CONVERSATIONS_AT_ONCE).map_err(store_refusal)?;
             let places: Vec<_> = rows.iter().filter_map(|(key, _)| indexed(key)).collect();
             lines.extend(self.lines_of(&account, &places)?);
+            lines.retain(|line| line.state.head.last_position > after);
             match rows.last() {
                 Some((last, _)) if rows.len() == ACCOUNT_CONVERSATIONS_AT_ONCE => from = [&last[..], &[0]].concat(),
                 _ => {

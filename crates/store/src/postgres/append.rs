@@ -6,7 +6,7 @@
 use super::{
     clock::recently_left,
     connection::{Call, Connection, bigint, number},
-    entries::{Contents, qualified_id_sql, write_entries},
+    entries::{Contents, count_entries, count_entries_in, qualified_id_sql, write_entries},
     failure::Failure,
     partitions::Partitions,
 };
@@ -36,9 +36,11 @@ impl<'a> AppendBatch<'a> {
     }
 
     /// Commits the batch; answers the outcomes and the highest position that was given out, if any was.
+    /// `order`: the one whose positions it takes, if there are several.
     pub(crate) async fn commit(
         &self,
         connection: &Connection,
+        order: Option<i16>,
         partitions: &Partitions,
         outbox: bool,
         now_ms: u64,
@@ -49,6 +51,12 @@ impl<'a> AppendBatch<'a> {
         let entries = self.0.iter().map(|(conversation, entry)| (*conversation, *entry, None));
         let Contents { rows, senders, client_msg_ids, requests, authors, pushed } = &Contents::of(entries, outbox);
         let (now, days) = (bigint(now_ms), bigint(partitions.days()));
+        let mut append =
+            Call::new(APPEND, &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days, authors, requests]);
+        if let Some(order) = &order {
+            append.sql = APPEND_IN_ORDER;
+            append.params.push(order);
+        }
         let answers = connection
             .pipeline(&[
                 Call::new("BEGIN", &[]),
@@ -56,10 +64,7 @@ impl<'a> AppendBatch<'a> {
                     "SELECT conversation FROM heads WHERE conversation = ANY($1) ORDER BY conversation FOR UPDATE",
                     &[&heads],
                 ),
-                Call::new(
-                    APPEND,
-                    &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days, authors, requests],
-                ),
+                append,
                 Call::new("COMMIT", &[]),
             ])
             .await?;
@@ -107,7 +112,9 @@ impl<'a> AppendBatch<'a> {
 /// The heads are locked by now, so this statement sees the newest state of their conversations. `first`: sends that have a
 /// result already. `taken`: the other sends, without those of senders who have just left, each with the id under which its result
 /// is kept. `place`: their offset in the batch.
-const APPEND: &str = concat!(
+macro_rules! append {
+    ($counters:literal, $where:literal, $parts:expr) => {
+        concat!(
     "WITH sent AS MATERIALIZED (SELECT * FROM \
        unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[], $9::bytea[]) \
        WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, author, request, ordinal)), \
@@ -133,12 +140,16 @@ const APPEND: &str = concat!(
        last_seq + row_number() OVER (PARTITION BY conversation ORDER BY ordinal) AS seq, \
        greatest(last_at, $6::bigint) AS at, row_number() OVER (ORDER BY ordinal) AS place \
        FROM taken t WHERE turn = 1 OR sender IS NULL), \
-     base AS (UPDATE counters SET position = position + (SELECT count(*) FROM numbered) \
-       WHERE EXISTS (SELECT FROM numbered) \
+     base AS (UPDATE ", $counters, " SET position = position + (SELECT count(*) FROM numbered) \
+       WHERE ", $where, "EXISTS (SELECT FROM numbered) \
        RETURNING position - (SELECT count(*) FROM numbered) AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position, \
        (1 + n.at / 86400000 / $7::bigint)::integer AS part FROM base, numbered n), ",
-    write_entries!(),
+    write_entries!($parts),
     "SELECT ordinal, conversation, seq, at, position, false, request FROM fresh \
      UNION ALL SELECT ordinal, conversation, seq, at, position, true, request FROM first"
-);
+        )
+    };
+}
+const APPEND: &str = append!("counters", "", count_entries!());
+const APPEND_IN_ORDER: &str = append!("orders", "ord = $10 AND ", count_entries_in!("$10"));

@@ -2,11 +2,12 @@
 
 use super::{
     PostgresStore,
+    commit_orders::Globals,
     connection::{bigint, number},
     entries::{kept_by, qualified_id_sql},
     load::membership,
-    missed_statement::MISSED,
-    read::{entry_at, rows_max, user_at},
+    missed_statement::{MISSED, MISSED_IN_ORDERS},
+    read::{entry_at, head_at, rows_max, user_at},
     read_place::Read,
 };
 use crate::rows::{decode_conversation, kind_byte, kind_of};
@@ -93,11 +94,12 @@ impl PostgresStore {
             CONVERSATION_STATES,
             &[&bigint(user.0), &first, &last, &rows_max(limit)],
         )?;
+        let globals = self.globals_in(&rows, 4)?;
         let state = |row: &Row| {
             Ok(ConversationState {
                 conversation: ConversationNo(number(row, 0)),
                 kind: kind_of(row.get::<_, i16>(1) as u8),
-                head: head(row, 2),
+                head: head_at(row, 2, &globals),
                 membership: membership(row, 6)?,
             })
         };
@@ -108,7 +110,8 @@ impl PostgresStore {
         let mut heads = vec![Head { first_seq: 1, ..Head::default() }; conversations.len()];
         if !conversations.is_empty() {
             let rows = self.read(Read::Heads, HEADS, &[&column(conversations.iter().map(|no| no.0))])?;
-            rows.iter().for_each(|row| heads[index(row)] = head(row, 1));
+            let globals = self.globals_in(&rows, 3)?;
+            rows.iter().for_each(|row| heads[index(row)] = head_at(row, 1, &globals));
         }
         Ok(heads)
     }
@@ -157,7 +160,8 @@ impl PostgresStore {
         if !entries.is_empty() {
             let (of, seqs) = (column(entries.iter().map(|(no, _)| no.0)), column(entries.iter().map(|(_, seq)| *seq)));
             let rows = self.read(Read::Positions, POSITIONS, &[&of, &seqs])?;
-            rows.iter().for_each(|row| positions[index(row)] = Some(number(row, 1)));
+            let globals = self.globals_in(&rows, 1)?;
+            rows.iter().for_each(|row| positions[index(row)] = Some(globals.at(row, 1)));
         }
         Ok(positions)
     }
@@ -183,8 +187,10 @@ impl PostgresStore {
             let of = column(asked.iter().map(|ask| ask.conversation.0));
             let (from, to) = (column(asked.iter().map(|ask| ask.from_seq)), column(asked.iter().map(|ask| ask.to_seq)));
             let limits: Vec<_> = asked.iter().map(|ask| rows_max(ask.limit)).collect();
-            for row in self.read(Read::Pages, PAGES, &[&of, &from, &to, &limits, &rows_max(bytes_max)])? {
-                pages[index(&row)].push(entry_at(&row, 1)?);
+            let rows = self.read(Read::Pages, PAGES, &[&of, &from, &to, &limits, &rows_max(bytes_max)])?;
+            let globals = self.globals_in(&rows, 2)?;
+            for row in &rows {
+                pages[index(row)].push(entry_at(row, 1, &globals)?);
             }
         }
         Ok(pages)
@@ -234,25 +240,23 @@ impl PostgresStore {
     ) -> StoreResult<(Vec<TailRange>, RangedEntries)> {
         let of = column(asked.iter().map(|(tail, ..)| tails[*tail].conversation.0));
         let (from, to) = (column(asked.iter().map(|range| range.1)), column(asked.iter().map(|range| range.2)));
-        let after = column(asked.iter().map(|(tail, ..)| tails[*tail].after));
-        let until = column(asked.iter().map(|(tail, ..)| tails[*tail].until));
+        let ends = |end: fn(&Tail) -> Position| {
+            let ends: Vec<_> = asked.iter().map(|(tail, ..)| (tails[*tail].conversation, end(&tails[*tail]))).collect();
+            Ok::<_, StoreError>(column(self.locals(&ends)?.into_iter()))
+        };
+        let (after, until) = (ends(|tail| tail.after)?, ends(|tail| tail.until)?);
         let limits = (rows_max(entries_max), rows_max(bytes_max));
-        let rows = self.read(Read::Missed, MISSED, &[&of, &from, &to, &after, &until, &limits.0, &limits.1])?;
+        let sql = if self.orders.are_one() { MISSED } else { MISSED_IN_ORDERS };
+        let rows = self.read(Read::Missed, sql, &[&of, &from, &to, &after, &until, &limits.0, &limits.1])?;
         let mut ranges = vec![(0, 1, 0); asked.len()];
         let mut entries = Vec::new();
         for row in &rows {
             let at = index(row);
             match row.get::<_, Option<&[u8]>>(4) {
-                Some(_) => entries.push((at, entry_at(row, 1)?)),
+                Some(_) => entries.push((at, entry_at(row, 1, &Globals::as_they_are())?)),
                 None => ranges[at] = (asked[at].0, number(row, 1), number(row, 2)),
             }
         }
         Ok((ranges, entries))
     }
-}
-
-/// A head from four columns, `first` and those behind it.
-fn head(row: &Row, first: usize) -> Head {
-    let [last_seq, last_at, last_position, first_seq] = [0, 1, 2, 3].map(|column| number(row, first + column));
-    Head { last_seq, last_at, last_position, first_seq }
 }

@@ -17,9 +17,11 @@ use super::{
     staged_batch::{StagedBatch, resolve_position},
     write::write,
 };
+use parking_lot::Mutex;
 use std::{sync::atomic::Ordering, time::Duration};
 use tidings_domain::{
     model::Position,
+    orders::Orders,
     store::{Outcome, PositionRange, Proposal, StoreError, StoreResult},
 };
 use tokio_postgres::error::SqlState;
@@ -32,13 +34,21 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(2);
 /// After another node has changed the rows of a batch, so many batches take their locks first.
 const BATCHES_LOCKED_FIRST: u32 = 8;
 
-/// The state of the one committer.
-#[derive(Default)]
+/// The state of the one committer of an order.
 pub(crate) struct Writer {
+    order: u16,
     pub connection: Option<Connection>,
     pub numbers: Numbers,
     /// So many of the next batches take their locks first.
     locks_first: u32,
+}
+
+impl Writer {
+    /// One for each order.
+    pub(crate) fn of_orders(orders: Orders) -> Vec<Mutex<Writer>> {
+        let writer = |order| Writer { order, connection: None, numbers: Numbers::of_order(order, orders), locks_first: 0 };
+        (0..orders.count()).map(writer).map(Mutex::new).collect()
+    }
 }
 
 /// Why an attempt to commit a batch failed.
@@ -52,11 +62,69 @@ enum CommitError {
 }
 
 impl PostgresStore {
-    /// Commits a batch; answers its outcomes and its span in the commit order.
+    /// Commits a batch; answers its outcomes and its span in the commit order. A batch of several orders is committed part by part,
+    /// and the span is the last part's.
     pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
+        let orders = self.orders.orders;
+        let mut parts = batch.chunk_by(|one, next| orders.of(one) == orders.of(next));
+        let first = parts.next().unwrap_or_default();
+        let (mut outcomes, mut span) = self.commit_in(first.first().map_or(0, |one| orders.of(one)), first, now_ms)?;
+        for part in parts {
+            let (of_part, part_span) = self.commit_in(orders.of(&part[0]), part, now_ms)?;
+            outcomes.extend(of_part);
+            span = part_span;
+        }
+        Ok((outcomes, span))
+    }
+
+    /// Commits a batch of one order.
+    fn commit_in(&self, order: u16, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
+        let (outcomes, local) = self.commit_locally(order, batch, now_ms)?;
+        if self.orders.are_one() {
+            self.position.fetch_max(local.through, Ordering::AcqRel);
+            return Ok((outcomes, local));
+        }
+        self.place_commit(outcomes, local).map_err(|error| match error {
+            // Whatever kept it from being cut: it is stored.
+            StoreError::DiskFull => StoreError::Unavailable("PostgreSQL's disk is full".into()),
+            error => error,
+        })
+    }
+
+    /// Cuts a commit; answers its outcomes and its span in the one commit order.
+    fn place_commit(
+        &self,
+        mut outcomes: Vec<Outcome>,
+        local: PositionRange,
+    ) -> StoreResult<(Vec<Outcome>, PositionRange)> {
+        let mut span = PositionRange { after: 0, through: 0 };
+        if local.through > local.after {
+            let through = self.cut_through(local.through)?;
+            self.position.fetch_max(through, Ordering::AcqRel);
+            span = PositionRange { after: through - (local.through - local.after), through };
+        }
+        let is_new = |position: Position| position > local.after && position <= local.through;
+        let earlier = outcomes.iter().filter_map(Outcome::appended).map(|appended| appended.position);
+        let globals = self.globals(earlier.filter(|position| !is_new(*position)))?;
+        for appended in outcomes.iter_mut().filter_map(Outcome::appended_mut) {
+            appended.position = match appended.position {
+                new if is_new(new) => span.after + (new - local.after),
+                earlier => globals.of(earlier),
+            };
+        }
+        Ok((outcomes, span))
+    }
+
+    /// Commits a batch of one order; positions are those of the order.
+    fn commit_locally(
+        &self,
+        order: u16,
+        batch: &[Proposal],
+        now_ms: u64,
+    ) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let appends = AppendBatch::of(batch);
         let keys = TouchedKeys::of(batch);
-        let mut writer = self.writer.lock();
+        let mut writer = self.writers[usize::from(order)].lock();
         let writer = &mut *writer;
         self.connector.block_on(async {
             let mut backoff = FIRST_BACKOFF;
@@ -73,7 +141,7 @@ impl PostgresStore {
                         if attempt > 1 && failure.is(&SqlState::UNIQUE_VIOLATION) {
                             // An id that another node took would have been found by now. So a number was: a failover has
                             // lost that it was reserved, or given back.
-                            writer.numbers = Numbers::default();
+                            writer.numbers.forget();
                         }
                         if failure.is(&CHANGED_MEANWHILE) {
                             writer.locks_first = BATCHES_LOCKED_FIRST;
@@ -111,10 +179,10 @@ impl PostgresStore {
         now_ms: u64,
     ) -> Result<(Vec<Outcome>, PositionRange), CommitError> {
         let connection = self.take_connection(writer, now_ms).await?;
-        let committed = appends.commit(&connection, &self.partitions, self.outbox, now_ms).await;
+        let committed = appends.commit(&connection, self.several(writer), &self.partitions, self.outbox, now_ms).await;
         let (outcomes, highest) = conclude(writer, connection, committed)?;
         let fresh = outcomes.iter().filter_map(Outcome::appended).filter(|appended| !appended.duplicate).count();
-        Ok((outcomes, self.span(highest.map(|highest| highest - fresh as u64), fresh as u64)))
+        Ok((outcomes, span(highest.map(|highest| highest - fresh as u64), fresh as u64)))
     }
 
     async fn try_batch(
@@ -135,13 +203,13 @@ impl PostgresStore {
             Ok(loaded) => loaded,
             Err(failure) => return Err(roll_back(writer, connection, failure, locking).await),
         };
-        let mut staged = StagedBatch::new(state);
+        let mut staged = StagedBatch::new(state, &self.orders);
         let decided = batch.iter().map(|proposal| staged.propose(proposal, now_ms)).collect::<StoreResult<Vec<_>>>();
         // On a damaged row the connection is dropped, which ends its transaction.
         let mut outcomes = decided.map_err(CommitError::Store)?;
-        let StagedBatch { state, changes } = &staged;
+        let StagedBatch { state, changes, .. } = &staged;
         let unlocked = (locking == Locking::AtCommit).then_some(&reads[..]);
-        let written = write(&connection, state, unlocked, changes, &self.partitions, self.outbox).await;
+        let written = write(&connection, self.several(writer), state, unlocked, changes, &self.partitions, self.outbox).await;
         if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
             self.partitions.record_missing(
                 changes.entries.iter().map(|entry| self.partitions.of(entry.content.kept_since(entry.at))),
@@ -155,7 +223,12 @@ impl PostgresStore {
         if let Some(base) = base {
             outcomes.iter_mut().for_each(|outcome| resolve_position(outcome, base));
         }
-        Ok((outcomes, self.span(base, changes.positions)))
+        Ok((outcomes, span(base, changes.positions)))
+    }
+
+    /// The order of the writer, if there are several.
+    fn several(&self, writer: &Writer) -> Option<i16> {
+        (!self.orders.are_one()).then_some(writer.order as i16)
     }
 
     /// Gives the batch the numbers that it may need for new users and conversations. While its transaction is open they are
@@ -190,13 +263,11 @@ impl PostgresStore {
         state.numbers = writer.numbers;
         Ok(loaded)
     }
+}
 
-    /// The span of `count` positions behind `base`, recorded as seen. A batch without positions has an empty span.
-    fn span(&self, base: Option<Position>, count: u64) -> PositionRange {
-        let Some(after) = base else { return PositionRange { after: 0, through: 0 } };
-        self.position.fetch_max(after + count, Ordering::AcqRel);
-        PositionRange { after, through: after + count }
-    }
+/// The span of `count` positions behind `base`. A batch without positions has an empty span.
+fn span(base: Option<Position>, count: u64) -> PositionRange {
+    base.map_or(PositionRange { after: 0, through: 0 }, |after| PositionRange { after, through: after + count })
 }
 
 /// Judges the result of statements that ended with `COMMIT`: was the batch stored? Puts the connection back if its

@@ -3,8 +3,10 @@
 use super::{
     PostgresStore,
     clock::now_ms,
+    commit_orders::Cut,
     connection::{bigint, number},
     node_settings::FORGET,
+    read::rows_max,
     read_place::Read,
 };
 use crate::{
@@ -27,6 +29,12 @@ const ENTRIES: &str = "SELECT position, conversation, seq, at, content FROM entr
      WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
 const CHANGES: &str =
     "SELECT position, change, at FROM changes WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
+/// The same of several ranges of positions of orders.
+const CUT_ENTRIES: &str = "SELECT e.position, e.conversation, e.seq, e.at, e.content \
+     FROM unnest($1::bigint[], $2::bigint[]) AS k (after, through) CROSS JOIN LATERAL \
+     (SELECT position, conversation, seq, at, content FROM entries WHERE position > k.after AND position <= k.through) e";
+const CUT_CHANGES: &str = "SELECT c.position, c.change, c.at FROM unnest($1::bigint[], $2::bigint[]) AS k (after, through) \
+     CROSS JOIN LATERAL (SELECT position, change, at FROM changes WHERE position > k.after AND position <= k.through) c";
 /// Renews a node's lease. A node's name is given to a process that starts ($5) and then stays with that process.
 const BEAT: &str = "INSERT INTO nodes (name, boot_id, card, lease_until) \
      VALUES ($1, $2, $3, now() + $4 * interval '1 millisecond') ON CONFLICT (name) DO UPDATE \
@@ -84,6 +92,24 @@ const PRUNE: &str = concat!(
     " - $1::bigint), \
      gone AS (DELETE FROM changes c USING chunk p, young y \
        WHERE c.position = p.position AND (y.position IS NULL OR p.position < y.position) RETURNING c.position), \
+     h AS (UPDATE history SET changes_pruned = greatest(changes_pruned, (SELECT max(position) FROM gone)) \
+       WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone"
+);
+
+/// The same, cut by cut.
+const PRUNE_CUTS: &str = concat!(
+    "WITH chunk AS MATERIALIZED (SELECT c.position AS local, c.position + k.through - k.local_through AS position, c.at \
+       FROM (SELECT through, local_through, count FROM cuts WHERE through > (SELECT changes_pruned FROM history) \
+         ORDER BY through) k \
+       CROSS JOIN LATERAL (SELECT position, at FROM changes WHERE position > k.local_through - k.count \
+         AND position <= k.local_through ORDER BY position) c \
+       WHERE c.position + k.through - k.local_through <= (SELECT position FROM counters) - $2::bigint \
+       AND c.position + k.through - k.local_through > (SELECT changes_pruned FROM history) LIMIT $3::bigint), \
+     young AS (SELECT min(position) AS position FROM chunk WHERE at >= ",
+    now_ms!(),
+    " - $1::bigint), \
+     gone AS (DELETE FROM changes c USING chunk p, young y \
+       WHERE c.position = p.local AND (y.position IS NULL OR p.position < y.position) RETURNING p.position), \
      h AS (UPDATE history SET changes_pruned = greatest(changes_pruned, (SELECT max(position) FROM gone)) \
        WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone"
 );
@@ -158,10 +184,8 @@ impl PostgresStore {
         if newest <= after {
             return Ok(LogPage { span: PositionRange { after, through: after }, records: vec![] });
         }
-        let rows_max = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
-        let (from, to) = (bigint(after), bigint(newest));
-        let entries = self.read(entries, ENTRIES, &[&from, &to, &rows_max])?;
-        let changes = self.read(changes, CHANGES, &[&from, &to, &rows_max])?;
+        let read = if self.orders.are_one() { Self::read_log } else { Self::read_cut_log };
+        let (mut rows, through) = read(self, [entries, changes], PositionRange { after, through: newest }, limit.max(1))?;
         // Read last, so that it shows changes that were removed while the others were read.
         let pruned = self.query("SELECT changes_pruned FROM history", &[])?.first().map_or(0, |row| number(row, 0));
         if after < pruned {
@@ -169,27 +193,65 @@ impl PostgresStore {
                 "changes behind position {after} are removed up to {pruned}: this node was away for too long"
             )));
         }
-        let mut through = newest;
-        for rows in [&entries, &changes] {
-            if let Some(last) = rows.last().filter(|_| rows.len() == limit.max(1)) {
-                through = through.min(number(last, 0));
-            }
-        }
         let mut records: BTreeMap<Position, LogRecord> = BTreeMap::new();
-        for row in &entries {
-            let position = number(row, 0);
-            let entry = decode_content(number(row, 2), position, number(row, 3), row.get(4))?;
-            let entry = Some((ConversationNo(number(row, 1)), entry));
+        for (position, row) in std::mem::take(&mut rows.entries) {
+            let entry = decode_content(number(&row, 2), position, number(&row, 3), row.get(4))?;
+            let entry = Some((ConversationNo(number(&row, 1)), entry));
             records.insert(position, LogRecord { position, entry, change: None, changed_at: 0 });
         }
-        for row in &changes {
-            let position = number(row, 0);
+        for (position, row) in rows.changes {
             let empty = LogRecord { position, entry: None, change: None, changed_at: 0 };
             let record = records.entry(position).or_insert(empty);
-            (record.change, record.changed_at) = (Some(decode_change(row.get(1))?), number(row, 2));
+            (record.change, record.changed_at) = (Some(decode_change(row.get(1))?), number(&row, 2));
         }
         let records = records.into_values().filter(|record| record.position <= through).collect();
         Ok(LogPage { span: PositionRange { after, through }, records })
+    }
+}
+
+/// Rows of the log, with their positions.
+struct LogRows {
+    entries: Vec<(Position, Row)>,
+    changes: Vec<(Position, Row)>,
+}
+
+impl PostgresStore {
+    /// Reads a range of the log; answers how far the rows reach.
+    fn read_log(
+        &self,
+        [entries, changes]: [Read; 2],
+        span: PositionRange,
+        limit: usize,
+    ) -> StoreResult<(LogRows, Position)> {
+        let (from, to) = (bigint(span.after), bigint(span.through));
+        let mut through = span.through;
+        let mut read = |read, sql| {
+            let rows = self.read(read, sql, &[&from, &to, &rows_max(limit)])?;
+            if let Some(last) = rows.last().filter(|_| rows.len() == limit) {
+                through = through.min(number(last, 0));
+            }
+            Ok::<_, StoreError>(rows.into_iter().map(|row| (number(&row, 0), row)).collect())
+        };
+        Ok((LogRows { entries: read(entries, ENTRIES)?, changes: read(changes, CHANGES)? }, through))
+    }
+
+    /// The same of a log of several orders, cut by cut.
+    fn read_cut_log(
+        &self,
+        [entries, changes]: [Read; 2],
+        span: PositionRange,
+        limit: usize,
+    ) -> StoreResult<(LogRows, Position)> {
+        let cuts = self.cuts_after(span.after, span.through, limit)?;
+        let column = |of: fn(&Cut) -> u64| cuts.iter().map(|cut| bigint(of(cut))).collect::<Vec<_>>();
+        let (after, through) = (column(|cut| cut.local_through - cut.count), column(|cut| cut.local_through));
+        let read = |read, sql| {
+            let rows = self.read(read, sql, &[&after, &through])?;
+            let globals = self.globals_in(&rows, 0)?;
+            Ok::<_, StoreError>(rows.into_iter().map(|row| (globals.at(&row, 0), row)).collect())
+        };
+        let reached = cuts.last().map_or(span.through, |cut| cut.through);
+        Ok((LogRows { entries: read(entries, CUT_ENTRIES)?, changes: read(changes, CUT_CHANGES)? }, reached))
     }
 }
 
@@ -221,7 +283,8 @@ impl CommitLog for PostgresStore {
     }
 
     fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
-        let rows = self.query(PRUNE, &[&bigint(older_than_ms), &NEVER_PRUNED, &PRUNED_PER_STATEMENT])?;
+        let sql = if self.orders.are_one() { PRUNE } else { PRUNE_CUTS };
+        let rows = self.query(sql, &[&bigint(older_than_ms), &NEVER_PRUNED, &PRUNED_PER_STATEMENT])?;
         let removed = rows.first().map_or(0, |row| number(row, 0));
         Ok(PruneProgress { removed, more: removed == PRUNED_PER_STATEMENT as u64 })
     }

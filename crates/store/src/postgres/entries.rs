@@ -61,9 +61,10 @@ macro_rules! qualified_id_sql {
 pub(crate) use qualified_id_sql;
 
 /// Writes the entries of `fresh`: rows with their conversation, seq, at, part, position and the columns of [`Contents`]. A
-/// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails.
+/// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails. `$parts` counts them.
 macro_rules! write_entries {
-    () => {
+    ($parts:expr) => {
+        concat!(
         "e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
            SELECT conversation, seq, part, position, at, content FROM fresh), \
          d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position, request) \
@@ -75,10 +76,31 @@ macro_rules! write_entries {
             GROUP BY conversation) x WHERE heads.conversation = x.conversation), \
          c AS (INSERT INTO chapters (conversation, part, first_seq) \
            SELECT conversation, part, min(seq) FROM fresh GROUP BY conversation, part ON CONFLICT DO NOTHING), \
-         p AS (INSERT INTO parts (part, entries, bytes, last_position) \
-           SELECT part, count(*), sum(length(content)), max(position) FROM fresh GROUP BY part \
-           ON CONFLICT (part) DO UPDATE SET entries = parts.entries + excluded.entries, \
-             bytes = parts.bytes + excluded.bytes, last_position = excluded.last_position) "
+         p AS (", $parts, ") "
+        )
     };
 }
 pub(crate) use write_entries;
+
+/// Counts the entries of `fresh` in a database of one order.
+macro_rules! count_entries {
+    () => {
+        "INSERT INTO parts (part, entries, bytes, last_position) \
+           SELECT part, count(*), sum(length(content)), max(position) FROM fresh GROUP BY part \
+           ON CONFLICT (part) DO UPDATE SET entries = parts.entries + excluded.entries, \
+             bytes = parts.bytes + excluded.bytes, last_position = excluded.last_position"
+    };
+}
+pub(crate) use count_entries;
+
+/// The same in the order `$ord`: transactions of different orders wait for no row of each other.
+macro_rules! count_entries_in {
+    ($ord:literal) => {
+        concat!(
+            "INSERT INTO order_parts (part, ord, entries, bytes) SELECT part, ", $ord, ", count(*), sum(length(content)) \
+               FROM fresh GROUP BY part ON CONFLICT (part, ord) DO UPDATE SET \
+               entries = order_parts.entries + excluded.entries, bytes = order_parts.bytes + excluded.bytes"
+        )
+    };
+}
+pub(crate) use count_entries_in;

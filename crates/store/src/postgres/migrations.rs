@@ -2,13 +2,15 @@
 //! once. A node that starts must know the version that the newest tables need; of a newer version that needs no more it changes nothing.
 
 use super::{
+    commit_orders::ORDER_SHIFT,
     connection::{Connection, Connector, Purpose, bigint, number},
     failure::Failure,
+    options::PostgresOptions,
     versions::{KNOWN, MIGRATIONS, Migration, needs_program},
 };
 use crate::epoch::fresh_epoch;
 use std::sync::Arc;
-use tidings_domain::{gates::Gate, installation::InstallationId, store::StoreError};
+use tidings_domain::{gates::Gate, installation::InstallationId, model::Position, orders::Orders, store::StoreError};
 use tokio_postgres::error::SqlState;
 
 /// "tidings" in ASCII: the advisory lock of a transaction that changes tables.
@@ -50,6 +52,9 @@ pub(crate) struct History {
     pub epoch: u64,
     pub part_days: u64,
     pub installation: InstallationId,
+    pub orders: Orders,
+    /// Positions up to this one are from before there were several orders.
+    pub one_order_through: Position,
 }
 
 /// The version that a database needs while a folder is being copied into it: no program knows it.
@@ -60,7 +65,7 @@ const ATTEMPTS_MAX: usize = 8;
 /// The error of a migration whose tables another node has changed meanwhile: no other of our statements has it.
 const CHANGED_MEANWHILE: &str = "TD001";
 
-pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History, MigrationError> {
+pub(crate) fn run(connector: &Arc<Connector>, options: &PostgresOptions) -> Result<History, MigrationError> {
     connector.block_on(async {
         let connection = connector.connect_to_any_version(Purpose::Commit).await?;
         for _ in 0..ATTEMPTS_MAX {
@@ -81,7 +86,7 @@ pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History,
                         );
                     }
                     check_gates(&connection).await?;
-                    return history(&connection, part_days).await;
+                    return history(&connection, options).await;
                 }
                 found => migrate(&connection, found.map(|found| found.version), None).await?,
             }
@@ -191,17 +196,48 @@ fn step(migration: &Migration) -> String {
 }
 
 /// Reads the database's history; begins one in an empty database.
-async fn history(connection: &Connection, part_days: u32) -> Result<History, MigrationError> {
-    let (epoch, part_days) = (fresh_epoch(), part_days.max(1));
-    let begin = "INSERT INTO history (epoch, part_days) VALUES ($1, $2::bigint::integer) ON CONFLICT DO NOTHING";
-    let read = "SELECT epoch, part_days::bigint, replace(installation::text, '-', '') FROM history";
+async fn history(connection: &Connection, options: &PostgresOptions) -> Result<History, MigrationError> {
+    let read = "SELECT epoch, part_days::bigint, replace(installation::text, '-', ''), orders::bigint, one_order_through FROM history";
     let mut found = connection.query(read, &[]).await?;
     if found.is_empty() {
-        connection.query(begin, &[&bigint(epoch), &i64::from(part_days)]).await?;
+        connection.batch(&begin_history(options)).await?;
         found = connection.query(read, &[]).await?;
     }
     let row = found.first().ok_or_else(|| StoreError::Damaged("the table history is empty".into()))?;
     let installation = u128::from_str_radix(row.get(2), 16).map(InstallationId);
     let installation = installation.map_err(|error| StoreError::Damaged(format!("the installation's id: {error}")))?;
-    Ok(History { epoch: number(row, 0), part_days: number(row, 1).max(1), installation })
+    Ok(History {
+        epoch: number(row, 0),
+        part_days: number(row, 1).max(1),
+        installation,
+        orders: Orders::new(u16::try_from(number(row, 3)).unwrap_or(Orders::MAX)),
+        one_order_through: number(row, 4),
+    })
+}
+
+/// Begins the history of an empty database, unless another node has begun it.
+fn begin_history(options: &PostgresOptions) -> String {
+    let (epoch, part_days, orders) = (bigint(fresh_epoch()), options.part_days.max(1), Orders::new(options.orders));
+    let divide = if orders == Orders::ONE { String::new() } else { divide(orders) };
+    format!(
+        "BEGIN; SELECT pg_advisory_xact_lock({LOCK_KEY}); \
+         DO $$ BEGIN IF NOT EXISTS (SELECT FROM history) THEN \
+         INSERT INTO history (epoch, part_days) VALUES ({epoch}, {part_days}); {divide} END IF; END $$; COMMIT"
+    )
+}
+
+/// Divides a database of one order into several. No program may go on that takes positions from the counters.
+pub(crate) fn divide(orders: Orders) -> String {
+    let count = orders.count();
+    format!(
+        "PERFORM FROM counters FOR UPDATE; \
+         INSERT INTO orders (ord, position, conversations, dedupe_swept) \
+         SELECT o, CASE WHEN o = 0 THEN c.position ELSE o::bigint << {ORDER_SHIFT} END, (c.conversations + {count} - 1) / {count}, \
+           CASE WHEN o = 0 THEN h.dedupe_swept ELSE o::bigint << {ORDER_SHIFT} END \
+         FROM counters c, history h, generate_series(0, {count} - 1) o; \
+         INSERT INTO cuts (through, local_through, count, at) SELECT position, position, position, 0 FROM counters WHERE position > 0; \
+         UPDATE history SET orders = {count}, one_order_through = (SELECT position FROM counters); \
+         UPDATE counters SET cut_through = position, cuts = ARRAY(SELECT position FROM orders ORDER BY ord); \
+         UPDATE migrations SET needs_program = version WHERE name = 'orders'; "
+    )
 }

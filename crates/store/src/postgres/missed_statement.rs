@@ -1,5 +1,13 @@
 //! The statement that reads the entries that a user has missed, of all conversations at once.
 
+use super::commit_orders::position_of;
+
+macro_rules! as_it_is {
+    ($position:literal) => {
+        $position
+    };
+}
+
 /// The newest entries of a range ($range has `conversation`, `from_seq` and `to_seq`), newest first. A partition is read only
 /// if the newer ones did not have $limit entries.
 macro_rules! newest {
@@ -44,7 +52,9 @@ macro_rules! newest {
 ///
 /// Each read of the entries has a limit of its own. The planner is kept from sorting where it can, and would otherwise read
 /// the whole timeline by its index of positions to have the entries in order.
-pub(super) const MISSED: &str = concat!(
+macro_rules! missed {
+    ($position:ident) => {
+        concat!(
     "WITH RECURSIVE tails AS MATERIALIZED (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], ",
     "$5::bigint[]) WITH ORDINALITY AS t (conversation, floor_seq, newest_seq, after_position, until_position, n)), ",
     "search (n, conversation, sought, is_end, low, high, step) AS (",
@@ -62,8 +72,12 @@ pub(super) const MISSED: &str = concat!(
     "min(low) FILTER (WHERE is_end) - 1 AS to_seq FROM search WHERE low >= high GROUP BY n, conversation), ",
     "newest AS MATERIALIZED (SELECT r.n, r.conversation, r.from_seq, r.to_seq FROM ranges r CROSS JOIN LATERAL ",
     newest!("r", "1"),
-    " e WHERE r.from_seq <= r.to_seq ORDER BY e.position DESC LIMIT $6), ",
-    "pages AS MATERIALIZED (SELECT t.n, t.conversation, t.from_seq, e.part, e.seq, e.position ",
+    " e WHERE r.from_seq <= r.to_seq ORDER BY ",
+    $position!("e.position"),
+    " DESC LIMIT $6), ",
+    "pages AS MATERIALIZED (SELECT t.n, t.conversation, t.from_seq, e.part, e.seq, ",
+    $position!("e.position"),
+    " AS position ",
     "FROM newest t CROSS JOIN LATERAL ",
     newest!("t", "8"),
     " e), ",
@@ -73,13 +87,20 @@ pub(super) const MISSED: &str = concat!(
     "GROUP BY n, conversation, from_seq HAVING count(*) = 8 AND min(position) > (SELECT position FROM line)), ",
     "picked AS MATERIALIZED (SELECT n, conversation, part, seq, position FROM ",
     "(SELECT n, conversation, part, seq, position FROM pages UNION ALL ",
-    "SELECT t.n, t.conversation, e.part, e.seq, e.position FROM deeper t CROSS JOIN LATERAL ",
+    "SELECT t.n, t.conversation, e.part, e.seq, ",
+    $position!("e.position"),
+    " FROM deeper t CROSS JOIN LATERAL ",
     newest!("t", "$6"),
     " e) found ORDER BY position DESC LIMIT $6), ",
-    "measured AS (SELECT p.n, e.seq, e.position, e.at, e.content, sum(octet_length(e.content)) ",
-    "OVER (ORDER BY e.position DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before ",
-    "FROM picked p CROSS JOIN LATERAL (SELECT seq, position, at, content FROM entries ",
+    "measured AS (SELECT p.n, e.seq, p.position, e.at, e.content, sum(octet_length(e.content)) ",
+    "OVER (ORDER BY p.position DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before ",
+    "FROM picked p CROSS JOIN LATERAL (SELECT seq, at, content FROM entries ",
     "WHERE part = p.part AND conversation = p.conversation AND seq = p.seq LIMIT 1) e) ",
     "SELECT n, from_seq AS a, to_seq AS b, NULL::bigint AS at, NULL::bytea AS content FROM ranges UNION ALL ",
     "SELECT n, seq, position, at, content FROM measured WHERE before IS NULL OR before < $7"
-);
+        )
+    };
+}
+pub(super) const MISSED: &str = missed!(as_it_is);
+/// The same in a database of several orders. The positions of the tails are local ones, and so those of the search.
+pub(super) const MISSED_IN_ORDERS: &str = missed!(position_of);

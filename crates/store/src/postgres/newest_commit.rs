@@ -1,11 +1,7 @@
 //! How far the primary is: its log, and the commits that it shows. A read that sees this much of the log is as new as one on the
-//! primary.
-//!
-//! Readers that come while an answer is on its way share the next one, so that the primary is asked once at a time, however
-//! many they are. None takes an answer that was asked for before it came.
+//! primary. Readers share the answer, so that the primary is asked once at a time.
 
-use super::pool::Pool;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use super::{pool::Pool, shared_rounds::SharedRounds};
 use tokio_postgres::types::PgLsn;
 
 /// A server that takes another's place has begun at another moment, to the microsecond.
@@ -24,40 +20,15 @@ pub(crate) struct LogEnd {
 }
 
 #[derive(Default)]
-pub(crate) struct NewestCommit {
-    rounds: Mutex<Rounds>,
-    ended: Condvar,
-}
-
-/// `ended <= begun <= ended + 1`.
-#[derive(Default)]
-struct Rounds {
-    begun: u64,
-    ended: u64,
-    /// What the last round found; `None`: the primary did not answer.
-    found: Option<LogEnd>,
-}
+pub(crate) struct NewestCommit(SharedRounds<Option<LogEnd>>);
 
 impl NewestCommit {
     /// Asks the primary, or takes the answer to another reader that asks after this call. `None`: the primary does not answer.
     pub(crate) fn read(&self, primary: &Pool) -> Option<LogEnd> {
-        let mut rounds = self.rounds.lock();
-        let needed = rounds.begun + 1;
-        while rounds.ended < needed {
-            if rounds.begun > rounds.ended {
-                self.ended.wait(&mut rounds);
-                continue;
-            }
-            rounds.begun += 1;
-            rounds.found = MutexGuard::unlocked(&mut rounds, || ask(primary));
-            rounds.ended = rounds.begun;
-            self.ended.notify_all();
-        }
-        rounds.found
+        self.0.join(|| ask(primary))
     }
 }
 
-/// Nothing here may panic: the readers that wait for this answer would wait for ever.
 fn ask(primary: &Pool) -> Option<LogEnd> {
     let rows =
         primary.query(LOG_END, &[]).inspect_err(|error| tracing::debug!(%error, "the end of the log is unknown"));

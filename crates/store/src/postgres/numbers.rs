@@ -7,6 +7,10 @@
 
 use super::connection::{Connection, bigint, number};
 use super::failure::Failure;
+use tidings_domain::{
+    model::{ConversationNo, UserNo},
+    orders::Orders,
+};
 use tokio_postgres::Row;
 
 /// The largest block, unless a single batch needs more.
@@ -16,12 +20,25 @@ const BLOCK_MAX: u64 = 256;
 /// longer for it than for the database.
 const RESERVE: &str = "UPDATE counters SET users = users + $1::bigint, conversations = conversations + $2::bigint \
      RETURNING users, conversations";
+/// The same for a conversation of an order.
+const RESERVE_IN_ORDER: &str = "WITH o AS (UPDATE orders SET conversations = conversations + $2::bigint WHERE ord = $3 \
+     RETURNING conversations) \
+     UPDATE counters c SET users = c.users + $1::bigint FROM o RETURNING c.users, o.conversations";
 
 /// Numbers that are reserved and not given out yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Numbers {
-    pub users: Block,
-    pub conversations: Block,
+    users: Block,
+    /// Of several orders, each gives out every so many-th number.
+    conversations: Block,
+    order: Option<Order>,
+}
+
+/// One of several orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Order {
+    number: u16,
+    of: u16,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,6 +79,30 @@ impl Block {
 }
 
 impl Numbers {
+    /// None that are reserved.
+    pub(crate) fn of_order(number: u16, orders: Orders) -> Numbers {
+        let order = (orders != Orders::ONE).then_some(Order { number, of: orders.count() });
+        Numbers { order, ..Numbers::default() }
+    }
+
+    /// The number of a new user. The caller has made sure that there is one, as for a conversation.
+    pub(crate) fn take_user(&mut self) -> UserNo {
+        UserNo(self.users.take())
+    }
+
+    pub(crate) fn take_conversation(&mut self) -> ConversationNo {
+        let number = self.conversations.take();
+        ConversationNo(match self.order {
+            None => number,
+            Some(order) => number * u64::from(order.of) + u64::from(order.number),
+        })
+    }
+
+    /// Forgets what is reserved.
+    pub(crate) fn forget(&mut self) {
+        *self = Numbers { order: self.order, ..Numbers::default() };
+    }
+
     pub(crate) fn suffice(&self, users: u64, conversations: u64) -> bool {
         self.users.lacks(users) == 0 && self.conversations.lacks(conversations) == 0
     }
@@ -72,9 +113,14 @@ impl Numbers {
             let Block { last, end, .. } = block;
             format!("{column} = CASE WHEN {column} = {end} THEN {last} ELSE {column} END")
         };
-        let Numbers { users, conversations } = self;
-        (users.last < users.end || conversations.last < conversations.end)
-            .then(|| format!("UPDATE counters SET {}, {}", rest("users", users), rest("conversations", conversations)))
+        let Numbers { users, conversations, order } = self;
+        let [of_users, of_conversations] = [rest("users", users), rest("conversations", conversations)];
+        (users.last < users.end || conversations.last < conversations.end).then(|| match order {
+            None => format!("UPDATE counters SET {of_users}, {of_conversations}"),
+            Some(Order { number, .. }) => format!(
+                "UPDATE orders SET {of_conversations} WHERE ord = {number}; UPDATE counters SET {of_users}"
+            ),
+        })
     }
 
     /// Reserves until there are so many numbers for users and conversations.
@@ -86,7 +132,13 @@ impl Numbers {
     ) -> Result<(), Failure> {
         while !self.suffice(users, conversations) {
             let counts = [self.users.lacks(users), self.conversations.lacks(conversations)];
-            let rows = connection.query(RESERVE, &[&bigint(counts[0]), &bigint(counts[1])]).await?;
+            let [of_users, of_conversations] = counts.map(bigint);
+            let rows = match self.order {
+                None => connection.query(RESERVE, &[&of_users, &of_conversations]).await?,
+                Some(Order { number, .. }) => {
+                    connection.query(RESERVE_IN_ORDER, &[&of_users, &of_conversations, &(number as i16)]).await?
+                }
+            };
             let ends = |row: &Row| [number(row, 0), number(row, 1)];
             let Some(ends) = rows.first().map(ends) else {
                 return Err(Failure::Incompatible("the table of counters is empty".into()));

@@ -34,6 +34,8 @@ pub struct PostgresOptions {
     pub silent_after: Duration,
     /// The days of entries in one partition of the timeline; fixed when the database is first opened.
     pub part_days: u32,
+    /// In how many orders commits take positions, side by side; fixed when the database is first opened.
+    pub orders: u16,
 }
 
 impl PostgresOptions {
@@ -51,6 +53,7 @@ impl PostgresOptions {
             idle_in_transaction_timeout: Duration::from_millis(250),
             silent_after: Duration::from_secs(3),
             part_days: 7,
+            orders: 1,
         }
     }
 }

@@ -97,17 +97,15 @@ struct PartitionStats {
     number: i32,
     entries: u64,
     bytes: u64,
-    last_position: u64,
 }
 
 impl PostgresStore {
     fn partition_stats(&self) -> StoreResult<Vec<PartitionStats>> {
-        let rows = self.query("SELECT part, entries, bytes, last_position FROM parts ORDER BY part", &[])?;
+        let rows = self.query(STATS, &[])?;
         let stats = |row: &tokio_postgres::Row| PartitionStats {
             number: row.get(0),
             entries: number(row, 1),
             bytes: number(row, 2),
-            last_position: number(row, 3),
         };
         Ok(rows.iter().map(stats).collect())
     }
@@ -131,13 +129,16 @@ impl PostgresStore {
             bytes -= stats.bytes;
             first_kept = first_kept.max(stats.number + 1);
         }
+        let dropped: Vec<&PartitionStats> = partitions.iter().filter(|stats| stats.number < first_kept).collect();
+        let numbers: Vec<i32> = dropped.iter().map(|stats| stats.number).collect();
+        let last = self.query(LAST_OF_ORDERS, &[&numbers])?;
         let mut removed = 0;
-        let mut through = 0;
-        for stats in partitions.iter().filter(|stats| stats.number < first_kept) {
+        for stats in dropped {
             removed += self.drop_partition(stats, except)?;
-            through = stats.last_position;
         }
-        self.sweep_first_results(through)?;
+        for row in &last {
+            self.sweep_first_results(row.get(0), number(row, 1))?;
+        }
         Ok(removed)
     }
 
@@ -174,6 +175,7 @@ impl PostgresStore {
         let mut done =
             RetainedIn { removed: 0, kept_from: retention.kept_from(now_ms, self.partitions.end_of(newest)) };
         let Some(cutoff) = done.kept_from else { return Ok(done) };
+        let order = (!self.orders.are_one()).then(|| self.orders.orders.of_conversation(conversation));
         loop {
             let head = self.head(conversation)?;
             if head.first_seq >= head.last_seq {
@@ -184,7 +186,7 @@ impl PostgresStore {
             let Some(last) = old.last() else { return Ok(done) };
             self.connector.block_on(async {
                 let connection = self.connector.connect(Purpose::Maintenance).await?;
-                connection.transaction(&remove_through(conversation, last.seq)).await
+                connection.transaction(&remove_through(conversation, last.seq, order)).await
             })?;
             let sends = old.iter().filter_map(|entry| entry.content.idempotency_key());
             let (senders, ids): (Vec<i64>, Vec<&str>) = sends.map(|(sender, id)| (bigint(sender.0), id)).unzip();
@@ -196,15 +198,22 @@ impl PostgresStore {
         }
     }
 
-    /// Removes first results of entries that are gone, up to this position. Such rows are ignored in any case; removing
-    /// them frees their room.
-    fn sweep_first_results(&self, through: u64) -> StoreResult<()> {
-        let rows = self.query("SELECT dedupe_swept FROM history", &[])?;
-        let mut swept = rows.first().map_or(0, |row| number(row, 0));
+    /// Removes first results of entries that are gone, up to this position of an order. Such rows are ignored in any case;
+    /// removing them frees their room.
+    fn sweep_first_results(&self, order: i64, through: u64) -> StoreResult<()> {
+        let is_one = self.orders.are_one();
+        let rows = if is_one { self.query(SWEPT, &[]) } else { self.query(SWEPT_IN_ORDER, &[&order]) };
+        let mut swept = rows?.first().map_or(through, |row| number(row, 0));
+        // The rows of several orders are mixed, so that a small range is no cheaper.
+        let step = if is_one { SWEPT_POSITIONS } else { u64::MAX - swept };
         while swept < through {
-            let next = through.min(swept + SWEPT_POSITIONS);
+            let next = through.min(swept + step);
             self.query(SWEEP_SENDS, &[&bigint(swept), &bigint(next)])?;
-            self.query("UPDATE history SET dedupe_swept = greatest(dedupe_swept, $1)", &[&bigint(next)])?;
+            if is_one {
+                self.query(NOTE_SWEPT, &[&bigint(next)])?;
+            } else {
+                self.query(NOTE_SWEPT_IN_ORDER, &[&bigint(next), &order])?;
+            }
             swept = next;
         }
         Ok(())
@@ -220,7 +229,9 @@ fn drop_partition(part: i32, except: &[ConversationNo]) -> String {
     format!(
         "BEGIN; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL plan_cache_mode = auto; \
          SET LOCAL lock_timeout = 1000; SELECT pg_advisory_xact_lock({LOCK_KEY}); \
-         WITH gone AS (DELETE FROM parts WHERE part = {part} RETURNING part) SELECT 1 / count(*) FROM gone; \
+         WITH gone AS (DELETE FROM parts WHERE part = {part} RETURNING part), \
+           of_orders AS (DELETE FROM order_parts WHERE part = {part} RETURNING part) \
+           SELECT 1 / ((SELECT count(*) FROM gone) + (SELECT count(*) FROM of_orders)); \
          {}; {}; DELETE FROM chapters WHERE part = {part}; \
          ALTER TABLE entries DETACH PARTITION entries_{part}; DROP TABLE entries_{part}; COMMIT",
         DROP_KEPT.replace("$2", &except),
@@ -230,21 +241,43 @@ fn drop_partition(part: i32, except: &[ConversationNo]) -> String {
 
 /// Removes a conversation's entries up to this one, which is not the newest, in one transaction that is one message. The lock of the head
 /// keeps commits of the conversation out, and comes before that of the counts, as in a commit.
-fn remove_through(conversation: ConversationNo, seq: u64) -> String {
+fn remove_through(conversation: ConversationNo, seq: u64, order: Option<u16>) -> String {
     let (conversation, next) = (conversation.0, seq + 1);
+    let gone = "(SELECT part, count(*) AS entries, sum(bytes)::bigint AS bytes FROM gone GROUP BY part) x";
+    let count = match order {
+        None => format!(
+            "UPDATE parts SET entries = parts.entries - x.entries, bytes = parts.bytes - x.bytes FROM {gone} \
+             WHERE parts.part = x.part"
+        ),
+        // The sums over all orders count.
+        Some(order) => format!(
+            "INSERT INTO order_parts (part, ord, entries, bytes) SELECT part, {order}, -entries, -bytes FROM {gone} \
+             ON CONFLICT (part, ord) DO UPDATE SET entries = order_parts.entries + excluded.entries, \
+             bytes = order_parts.bytes + excluded.bytes"
+        ),
+    };
     format!(
         "BEGIN; SET LOCAL lock_timeout = 1000; SELECT FROM heads WHERE conversation = {conversation} FOR UPDATE; \
          WITH gone AS (DELETE FROM entries WHERE conversation = {conversation} AND seq < {next} \
-           RETURNING part, length(content) AS bytes) \
-         UPDATE parts SET entries = parts.entries - x.entries, bytes = parts.bytes - x.bytes FROM \
-           (SELECT part, count(*) AS entries, sum(bytes)::bigint AS bytes FROM gone GROUP BY part) x \
-           WHERE parts.part = x.part; \
+           RETURNING part, length(content) AS bytes) {count}; \
          UPDATE chapters SET first_seq = {next} WHERE conversation = {conversation} AND part = (SELECT part FROM chapters \
            WHERE conversation = {conversation} AND first_seq <= {next} ORDER BY first_seq DESC LIMIT 1); \
          DELETE FROM chapters WHERE conversation = {conversation} AND first_seq < {next}; COMMIT"
     )
 }
 
+const STATS: &str = "SELECT part, sum(entries)::bigint, sum(bytes)::bigint FROM (SELECT part, entries, bytes FROM parts \
+     UNION ALL SELECT part, entries, bytes FROM order_parts) p GROUP BY part ORDER BY part";
+/// The last position of each order in some partitions.
+const LAST_OF_ORDERS: &str = "SELECT o, last.position FROM history h CROSS JOIN LATERAL generate_series(0::bigint, h.orders - 1) o \
+     CROSS JOIN LATERAL (SELECT max(m.position) AS position FROM unnest($1::integer[]) AS k (part) CROSS JOIN LATERAL \
+       (SELECT position FROM entries WHERE part = k.part AND position > o << 48 AND position < (o + 1) << 48 \
+        ORDER BY position DESC LIMIT 1) m) last WHERE last.position IS NOT NULL";
+const SWEPT: &str = "SELECT dedupe_swept FROM history";
+const SWEPT_IN_ORDER: &str = "SELECT dedupe_swept FROM orders WHERE ord = $1::bigint";
+const NOTE_SWEPT: &str = "UPDATE history SET dedupe_swept = greatest(dedupe_swept, $1)";
+const NOTE_SWEPT_IN_ORDER: &str =
+    "UPDATE orders SET dedupe_swept = greatest(dedupe_swept, $1) WHERE ord = $2::bigint";
 /// Removes the first results of entries that are gone.
 const FORGET_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[]) AS k (sender, id) \
      WHERE d.sender = k.sender AND d.client_msg_id IN (k.id, $3::bigint || '/' || k.id) AND d.conversation = $3 AND d.seq <= $4";

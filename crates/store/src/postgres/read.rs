@@ -2,6 +2,7 @@
 
 use super::{
     PostgresStore,
+    commit_orders::Globals,
     connection::{Purpose, bigint, number},
     failure::Failure,
     load::membership,
@@ -14,6 +15,7 @@ use tidings_domain::{
     chat_rows::{UserSettings, settings_key},
     commit_log::LogPage,
     model::*,
+    orders::Orders,
     store::*,
     stored_id::StoredId,
 };
@@ -45,6 +47,14 @@ const FROM_NEWEST: &str = entries!("DESC");
 const HEAD: &str = "SELECT h.last_seq, h.last_at, h.last_position, \
      coalesce((SELECT min(c.first_seq) FROM chapters c WHERE c.conversation = h.conversation), h.last_seq + 1) \
      FROM heads h WHERE h.conversation = $1";
+const OUTBOX: &str = "SELECT position, conversation, seq FROM outbox \
+     WHERE position > greatest($1, (SELECT outbox_done FROM counters)) ORDER BY position LIMIT $2";
+/// The same, cut by cut.
+const OUTBOX_OF_ORDERS: &str = "SELECT o.position + c.through - c.local_through, o.conversation, o.seq \
+     FROM (SELECT greatest($1, outbox_done) AS after FROM counters) d \
+     CROSS JOIN LATERAL (SELECT through, local_through, count FROM cuts WHERE through > d.after ORDER BY through) c \
+     CROSS JOIN LATERAL (SELECT position, conversation, seq FROM outbox WHERE position > c.local_through - c.count \
+     AND position > d.after - c.through + c.local_through AND position <= c.local_through ORDER BY position) o LIMIT $2";
 const ENTRY_AT: &str = "SELECT at FROM entries WHERE conversation = $1 AND seq = $2 AND part = \
      (SELECT part FROM chapters WHERE conversation = $1 AND first_seq <= $2 ORDER BY first_seq DESC LIMIT 1)";
 
@@ -55,13 +65,15 @@ impl PostgresStore {
     }
 }
 
-fn entry(row: &Row) -> StoreResult<StoredEntry> {
-    entry_at(row, 0)
+/// An entry from four columns, `first` and those behind it.
+pub(super) fn entry_at(row: &Row, first: usize, globals: &Globals) -> StoreResult<StoredEntry> {
+    decode_content(number(row, first), globals.at(row, first + 1), number(row, first + 2), row.get(first + 3))
 }
 
-/// An entry from four columns, `first` and those behind it.
-pub(super) fn entry_at(row: &Row, first: usize) -> StoreResult<StoredEntry> {
-    decode_content(number(row, first), number(row, first + 1), number(row, first + 2), row.get(first + 3))
+/// A head from four columns, `first` and those behind it.
+pub(super) fn head_at(row: &Row, first: usize, globals: &Globals) -> Head {
+    let [last_seq, last_at, first_seq] = [0, 1, 3].map(|column| number(row, first + column));
+    Head { last_seq, last_at, last_position: globals.at(row, first + 2), first_seq }
 }
 
 /// A user from three columns: the card, when tokens were revoked and the settings, `first` and those behind it.
@@ -91,6 +103,14 @@ impl Store for PostgresStore {
         self.commit_batch(batch, now_ms)
     }
 
+    fn orders(&self) -> Orders {
+        self.orders.orders
+    }
+
+    fn index_after(&self, after: Position) -> StoreResult<u64> {
+        self.read_index_after(after)
+    }
+
     fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -101,7 +121,9 @@ impl Store for PostgresStore {
     }
 
     fn last_numbers(&self) -> StoreResult<LastNumbers> {
-        let rows = self.read(Read::LastNumbers, "SELECT users, conversations FROM counters", &[])?;
+        let sql = "SELECT c.users, coalesce((SELECT (max(o.conversations) + 1) * h.orders - 1 FROM orders o), c.conversations)::bigint \
+                   FROM counters c, history h";
+        let rows = self.read(Read::LastNumbers, sql, &[])?;
         let numbers = rows.first().map(|row| LastNumbers { users: number(row, 0), conversations: number(row, 1) });
         Ok(numbers.unwrap_or_default())
     }
@@ -157,8 +179,7 @@ impl Store for PostgresStore {
     fn head(&self, no: ConversationNo) -> StoreResult<Head> {
         let rows = self.read(Read::Head, HEAD, &[&bigint(no.0)])?;
         let Some(row) = rows.first() else { return Ok(Head { first_seq: 1, ..Head::default() }) };
-        let [last_seq, last_at, last_position, first_seq] = [0, 1, 2, 3].map(|column| number(row, column));
-        Ok(Head { last_seq, last_at, last_position, first_seq })
+        Ok(head_at(row, 0, &self.globals_in(&rows, 2)?))
     }
 
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
@@ -206,6 +227,8 @@ impl Store for PostgresStore {
         let read = if limit == 1 { Read::Entry } else { Read::Entries };
         let (from_seq, to_seq) = (bigint(from_seq), bigint(to_seq));
         let rows = self.read(read, sql, &[&bigint(conversation.0), &from_seq, &to_seq, &rows_max(limit)])?;
+        let globals = self.globals_in(&rows, 1)?;
+        let entry = |row| entry_at(row, 0, &globals);
         match from {
             End::Oldest => rows.iter().map(entry).collect(),
             End::Newest => rows.iter().rev().map(entry).collect(),
@@ -268,8 +291,7 @@ impl Store for PostgresStore {
     }
 
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
-        let sql = "SELECT position, conversation, seq FROM outbox \
-                   WHERE position > greatest($1, (SELECT outbox_done FROM counters)) ORDER BY position LIMIT $2";
+        let sql = if self.orders.are_one() { OUTBOX } else { OUTBOX_OF_ORDERS };
         let rows = self.read(Read::Outbox, sql, &[&bigint(after), &rows_max(limit)])?;
         let item = |row: &Row| OutboxItem {
             position: number(row, 0),
@@ -315,7 +337,8 @@ impl Store for PostgresStore {
     }
 
     fn stats(&self) -> StoreStats {
-        let sql = "SELECT pg_database_size(current_database()), coalesce(sum(bytes), 0)::bigint FROM parts";
+        let sql = "SELECT pg_database_size(current_database()), (coalesce((SELECT sum(bytes) FROM parts), 0) \
+                   + coalesce((SELECT sum(bytes) FROM order_parts), 0))::bigint";
         let rows = self.read(Read::Sizes, sql, &[]).unwrap_or_default();
         let row = rows.first();
         let [disk_bytes, timeline_bytes] = [0, 1].map(|column| row.map_or(0, |row| number(row, column)));

@@ -2,6 +2,7 @@
 //! its offset in the batch instead.
 
 use super::{
+    commit_orders::CommitOrders,
     entries::{kept_by, qualified_id},
     numbers::Numbers,
 };
@@ -106,11 +107,12 @@ impl Changes<'_> {
 pub(crate) struct StagedBatch<'a> {
     pub state: LoadedState,
     pub changes: Changes<'a>,
+    orders: &'a CommitOrders,
 }
 
 impl<'a> StagedBatch<'a> {
-    pub(crate) fn new(state: LoadedState) -> Self {
-        StagedBatch { state, changes: Changes::default() }
+    pub(crate) fn new(state: LoadedState, orders: &'a CommitOrders) -> Self {
+        StagedBatch { state, changes: Changes::default(), orders }
     }
 
     /// Decides one proposal.
@@ -150,6 +152,10 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
         let has_joined = self.changes.joined.get(&(user, conversation)).copied();
         self.state.recently_left.contains(&conversation)
             && !has_joined.unwrap_or_else(|| !self.state.non_members.contains(&(conversation, user)))
+    }
+
+    fn index_number(&self, head: &Head) -> u64 {
+        self.orders.index_number(head.last_position, head.last_at)
     }
 
     fn head(&self, conversation: ConversationNo) -> StoreResult<Option<Head>> {
@@ -230,7 +236,7 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
     }
 
     fn new_user_no(&mut self, id: &'a str) -> UserNo {
-        let no = UserNo(self.state.numbers.users.take());
+        let no = self.state.numbers.take_user();
         self.changes.new_users.insert(no);
         self.state.user_nos.insert(id.to_owned(), no);
         no
@@ -259,7 +265,7 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
     }
 
     fn new_conversation_no(&mut self, id: &'a str) -> ConversationNo {
-        let no = ConversationNo(self.state.numbers.conversations.take());
+        let no = self.state.numbers.take_conversation();
         self.state.conversation_nos.insert(id.to_owned(), no);
         no
     }

@@ -3,8 +3,9 @@
 use super::{
     checked_read::CheckedRead,
     clock::now_ms,
+    commit_orders::local_through,
     connection::{Call, Connection, bigint, number},
-    entries::{Contents, qualified_id_sql, write_entries},
+    entries::{Contents, count_entries, count_entries_in, qualified_id_sql, write_entries},
     failure::Failure,
     load::MUTED_FOR_GOOD,
     notification_tables::NotificationColumns,
@@ -213,9 +214,11 @@ impl<'a> Entries<'a> {
 }
 
 /// Writes the batch and commits, in one round trip; answers the position before the batch's first one, if it takes any.
-/// `unlocked`: reads whose rows are not locked yet; they are locked, and must return what they returned.
+/// `order`: the one whose positions it takes, if there are several. `unlocked`: reads whose rows are not locked yet; they are
+/// locked, and must return what they returned.
 pub(crate) async fn write(
     connection: &Connection,
+    order: Option<i16>,
     state: &LoadedState,
     unlocked: Option<&[CheckedRead<'_>]>,
     changes: &Changes<'_>,
@@ -317,13 +320,17 @@ pub(crate) async fn write(
     } else if count > 0 {
         calls.push(Call::new(LOG, &[&count, &logged.0, &logged.1]));
     }
+    if let (Some(order), Some(call)) = (&order, calls.get_mut(append_call)) {
+        call.sql = if call.sql == APPEND { APPEND_IN_ORDER } else { LOG_IN_ORDER };
+        call.params.push(order);
+    }
     if !columns.indexed.0.is_empty() {
         let (before, offsets, behind) = &columns.indexed;
         calls.push(Call::new(PUT_INDEX, &[&count, before, offsets, behind]));
     }
     if let Some(through) = &columns.outbox_done {
         calls.push(Call::new("UPDATE counters SET outbox_done = greatest(outbox_done, $1)", &[through]));
-        calls.push(Call::new("DELETE FROM outbox WHERE position <= $1", &[through]));
+        calls.push(Call::new(if order.is_some() { EMPTY_OUTBOXES } else { EMPTY_OUTBOX }, &[through]));
     }
     calls.push(Call::new("COMMIT", &[]));
     let answers = connection.pipeline(&calls).await?;
@@ -374,9 +381,17 @@ const FORGET_RESULTS: &str = concat!(
     qualified_id_sql!("k"),
     "])"
 );
+const EMPTY_OUTBOX: &str = "DELETE FROM outbox WHERE position <= $1";
+/// The same through a position of the one commit order that is laid over several.
+const EMPTY_OUTBOXES: &str = concat!(
+    "DELETE FROM outbox b USING orders o WHERE b.position > o.ord::bigint << 48 AND b.position <= ",
+    local_through!("o.ord", "$1::bigint")
+);
 /// Entries whose sequences are decided, and changes for the commit log.
-const APPEND: &str = concat!(
-    "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
+macro_rules! append {
+    ($counters:literal, $parts:expr) => {
+        concat!(
+    "WITH base AS (UPDATE ", $counters, " RETURNING position - $1 AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position FROM base, \
        unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::bytea[], $8::bigint[], $9::text[], $10::boolean[], $13::bytea[]) \
        AS n (place, conversation, seq, at, part, content, sender, client_msg_id, pushed, request)), \
@@ -384,15 +399,26 @@ const APPEND: &str = concat!(
     now_ms!(),
     ", n.change \
        FROM base, unnest($11::bigint[], $12::bytea[]) AS n (place, change)), ",
-    write_entries!(),
+    write_entries!($parts),
     "SELECT position FROM base"
-);
+        )
+    };
+}
+const APPEND: &str = append!("counters SET position = position + $1", count_entries!());
+const APPEND_IN_ORDER: &str =
+    append!("orders SET position = position + $1 WHERE ord = $14", count_entries_in!("$14"));
 /// Changes for the commit log, of a batch without entries.
-const LOG: &str = concat!(
-    "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
+macro_rules! log {
+    ($counters:literal) => {
+        concat!(
+    "WITH base AS (UPDATE ", $counters, " RETURNING position - $1 AS position), \
      l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, ",
     now_ms!(),
     ", n.change \
        FROM base, unnest($2::bigint[], $3::bytea[]) AS n (place, change)) \
      SELECT position FROM base"
-);
+        )
+    };
+}
+const LOG: &str = log!("counters SET position = position + $1");
+const LOG_IN_ORDER: &str = log!("orders SET position = position + $1 WHERE ord = $4");

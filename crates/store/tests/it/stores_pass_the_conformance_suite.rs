@@ -31,15 +31,36 @@ fn the_store_on_postgresql_passes() {
 }
 
 #[test]
+fn the_store_on_postgresql_of_several_orders_passes() {
+    let server = support::postgres::PostgresServer::shared();
+    for orders in [2, 16] {
+        run(|check| {
+            let options = PostgresOptions { orders, ..support::postgres::options_at(&server.database()) };
+            check(&PostgresStore::open(options).unwrap());
+        });
+    }
+}
+
+#[test]
 fn the_store_on_postgresql_passes_with_reads_from_a_standby() {
+    passes_with_a_standby(1);
+}
+
+#[test]
+fn the_store_on_postgresql_of_several_orders_passes_with_reads_from_a_standby() {
+    passes_with_a_standby(4);
+}
+
+fn passes_with_a_standby(orders: u16) {
     let primary = support::postgres::PostgresServer::start(&["fsync=off", "full_page_writes=off"]);
     let standby = primary.standby(&["fsync=off"]);
     run(|check| {
         let url = primary.database();
-        drop(support::postgres::open_at(&url));
+        let options = PostgresOptions { orders, ..support::postgres::options_at(&url) };
+        drop(PostgresStore::open(options.clone()).unwrap());
         primary.wait_for_replay(&standby);
         let read_urls = vec![standby.url(url.rsplit('/').next().unwrap())];
-        let options = PostgresOptions { read_urls, ..support::postgres::options_at(&url) };
+        let options = PostgresOptions { read_urls, ..options };
         let store = PostgresStore::open(options).unwrap();
         let deadline = Instant::now() + Duration::from_secs(120);
         while store.stats().standby_reads.of(StandbyOutcome::Served) == 0 {

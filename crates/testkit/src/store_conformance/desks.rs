@@ -1,7 +1,8 @@
 //! Accounts that answer: their agents, the assignment of their conversations, and the index of these.
 
 use super::*;
-use tidings_domain::{chat_rows, desks::*};
+use std::cell::Cell;
+use tidings_domain::{chat_rows, desks::*, orders::Orders};
 
 pub(super) const CHECKS: &[Check] = &[
     ("an account has a user of its own", own_user),
@@ -155,6 +156,12 @@ fn assigned(store: &dyn Store) {
     assert_eq!(chat_rows::decode::<Option<Assignment>>(row.as_deref()).unwrap(), Some(unassigned));
 }
 
+/// A conversation with its number in the index.
+fn newest(store: &dyn Store, room: ConversationNo) -> (u64, ConversationNo) {
+    let Head { last_position, last_at, .. } = store.head(room).unwrap();
+    (if store.orders() == Orders::ONE { last_position } else { last_at }, room)
+}
+
 fn index(store: &dyn Store) {
     let shop = Shop::on(store);
     let (agent, own) = (shop.users[1], shop.own.no);
@@ -164,8 +171,18 @@ fn index(store: &dyn Store) {
     // The second message and the assignment move what the first one has just put into the index.
     let batch = [said("a"), append(other, shop.of_customer("x")), said("b"), shop.assign(Some(agent), None)];
     store.commit(&batch, NOON).unwrap();
-    let newest = |room| (store.head(room).unwrap().last_position, room);
-    assert_eq!(shop.part(store, Whose::Anyones), [newest(shop.room), newest(other)]);
+    let newest = |room| newest(store, room);
+    let sorted = |mut part: Vec<_>| {
+        part.sort_unstable();
+        part
+    };
+    // In a store of several orders both have the same number.
+    assert_eq!(sorted(shop.part(store, Whose::Anyones)), sorted(vec![newest(shop.room), newest(other)]));
+    let time = Cell::new(NOON);
+    let commit = |store: &dyn Store, proposal| {
+        time.set(time.get() + 1);
+        commit_at(store, proposal, time.get())
+    };
     assert_eq!(shop.part(store, Whose::Agents(agent)), [newest(shop.room)]);
     assert_eq!(shop.part(store, Whose::Nobodys), [newest(other)]);
     commit(store, append(other, shop.of_agent(agent, "y")));
@@ -214,7 +231,7 @@ fn for_customer(store: &dyn Store) {
         // From a node that does not know yet that the account answers.
         entry: NewEntry { client_msg_id: None, ..NewEntry { kind: EntryKind::Edit, ..message(shop.users[0], "e") } },
     };
-    let newest = || (store.head(shop.room).unwrap().last_position, shop.room);
+    let newest = || newest(store, shop.room);
     commit(store, offer("a"));
     let edited = commit(store, edit(1));
     assert!(matches!(edited, Outcome::MessageChanged { .. }), "{edited:?}");
@@ -227,16 +244,16 @@ fn for_customer(store: &dyn Store) {
     assert_eq!(shop.part(store, Whose::Anyones), [newest()], "one line");
     let plain = NewEntry { details: None, ..shop.of_customer("d") };
     let early = create(store, "shop~u5", ConversationKind::Direct, &[shop.own.no, shop.users[4]]);
-    commit(store, append(early, plain));
-    commit(store, append(early, shop.of_customer("e")));
+    commit_at(store, append(early, plain), NOON + 1);
+    commit_at(store, append(early, shop.of_customer("e")), NOON + 1);
     let edit = match edit(1) {
         Proposal::ChangeMessage { target, change, entry, .. } => {
             Proposal::ChangeMessage { conversation: early, target, change, entry }
         }
         other => other,
     };
-    commit(store, edit);
-    let newest_early = (store.head(early).unwrap().last_position, early);
+    commit_at(store, edit, NOON + 1);
+    let newest_early = self::newest(store, early);
     assert_eq!(
         shop.part(store, Whose::Anyones),
         [newest_early, newest()],

@@ -226,11 +226,15 @@ fn mentions_of_all(store: &dyn Store) {
         rows.map(|keys| keys.iter().map(|key| chat_rows::mention_in(key).unwrap()).collect::<Vec<_>>())
     };
     let place = |at, room, seq| MentionPlace { at: NOON + at, conversation: rooms[room], seq };
-    let all = [place(2, 0, 3), place(2, 1, 2), place(1, 0, 2)];
-    assert!(all.is_sorted(), "the list's order: the newest first, then by conversation");
-    assert_eq!(behind(MentionPlace::FIRST), [vec![all[0], all[2]], vec![all[1]], vec![]]);
-    assert_eq!(behind(all[0]), [vec![all[2]], vec![all[1]], vec![]]);
-    assert_eq!(behind(all[1]), [vec![all[2]], vec![], vec![]]);
-    assert_eq!(behind(all[2]), [vec![], vec![], vec![]]);
+    let mut all = [place(2, 0, 3), place(2, 1, 2), place(1, 0, 2)];
+    all.sort_unstable();
+    assert_eq!(all[2], place(1, 0, 2), "the list's order: the newest first, then by conversation");
+    for first in [MentionPlace::FIRST].into_iter().chain(all) {
+        let rest = |room| {
+            let rest = all.iter().filter(|place| place.conversation == room && **place > first);
+            rest.copied().collect::<Vec<_>>()
+        };
+        assert_eq!(behind(first), rooms.map(rest));
+    }
     assert_eq!(store.first_keys(RowSpace::Chat, &[]).unwrap(), [None; 0]);
 }

@@ -1,0 +1,336 @@
+//! Several orders of commits in one database, and the one commit order that is laid over them.
+//!
+//! ```text
+//! order 0   ▪▪▪▪▪│▪▪│▪▪▪▪            a transaction takes positions of one order, and holds up that order alone
+//! order 1     ▪▪▪│  │▪▪▪▪▪▪▪
+//!                │  │      └ committed, not cut yet: the next cut takes it
+//!                cuts: what each order has committed since the last one, one order after the other
+//! ```
+//! A cut is a short transaction of its own. It looks how far each order has come, and gives what is new there the next positions of
+//! the one commit order, which everybody outside this module means by a position. Rows of the log hold the positions of their
+//! orders ("local"): whoever reads one looks up its cut ([`Globals`]). What is committed and not cut has no position; whoever finds
+//! it cuts.
+//!
+//! A commit is done when it is cut. Of a node that ends in between, the next cut takes the commits, whoever makes it.
+//!
+//! A database of one order has no cuts, and its rows hold positions as they are.
+
+use super::{
+    PostgresStore,
+    clock::now_ms,
+    connection::{Call, Connection, Connector, Purpose, bigint, number},
+    failure::{Failure, failure_text},
+    shared_rounds::SharedRounds,
+};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tidings_domain::{
+    model::{ConversationNo, Position},
+    orders::Orders,
+    store::{StoreError, StoreResult},
+};
+use tokio_postgres::Row;
+
+/// The number of an order is in the bits of its positions from here on.
+pub(crate) const ORDER_SHIFT: u32 = 48;
+/// The cuts of each order that are kept in memory.
+const KNOWN_CUTS_MAX: usize = 4_096;
+/// How often a cut is tried whose connection breaks: it may be made twice.
+const CUT_ATTEMPTS_MAX: usize = 3;
+/// A standby may show a commit that the primary is about to show, or to lose: how often it is waited for, and for how long.
+const AHEAD_LOOKS_MAX: u32 = 50;
+const AHEAD_PAUSE: Duration = Duration::from_millis(2);
+/// How far the clocks of nodes may be behind the database's.
+const CLOCKS_DIFFER_MS: u64 = 10 * 60 * 1_000;
+
+/// How far the order `$ord` is in the commit order through `$position`: the local position.
+macro_rules! local_through {
+    ($ord:literal, $position:literal) => {
+        concat!(
+            "coalesce((SELECT c.local_through - CASE WHEN ", $position, " > c.through - c.count THEN c.through - ", $position,
+            " ELSE c.count END FROM cuts c WHERE c.local_through >> 48 = ", $ord, " AND c.through >= ", $position,
+            " ORDER BY c.through LIMIT 1), (SELECT c.local_through FROM cuts c WHERE c.local_through >> 48 = ", $ord,
+            " ORDER BY c.through DESC LIMIT 1), ", $ord, "::bigint << 48)"
+        )
+    };
+}
+pub(crate) use local_through;
+
+/// Locks the counters: cuts are made one after the other.
+const LOCK: &str = "SELECT FROM counters FOR UPDATE";
+/// This statement begins when the counters are locked, and so sees all cuts before it.
+const CUT: &str = concat!(
+    "WITH fresh AS MATERIALIZED (SELECT o.ord, o.position AS local_through, o.position - c.cuts[o.ord + 1] AS count, c.position \
+       FROM counters c, orders o WHERE o.position > c.cuts[o.ord + 1]), \
+     placed AS MATERIALIZED (SELECT local_through, count, \
+       (position + sum(count) OVER (ORDER BY ord))::bigint AS through FROM fresh), \
+     i AS (INSERT INTO cuts (through, local_through, count, at) SELECT through, local_through, count, ",
+    now_ms!(),
+    " FROM placed), \
+     u AS (UPDATE counters SET position = (SELECT max(through) FROM placed), cut_through = (SELECT max(through) FROM placed), \
+       cuts = ARRAY(SELECT position FROM orders ORDER BY ord) WHERE EXISTS (SELECT FROM placed)) \
+     SELECT through, local_through, count FROM placed"
+);
+/// The newest position, and whether anything is committed that is not cut.
+const NEWEST: &str =
+    "SELECT c.position, c.cuts IS DISTINCT FROM ARRAY(SELECT position FROM orders ORDER BY ord) FROM counters c";
+/// The cuts that have these local positions.
+const CUTS_OF: &str = "SELECT c.through, c.local_through, c.count FROM unnest($1::bigint[]) AS k (local) CROSS JOIN LATERAL \
+     (SELECT through, local_through, count FROM cuts WHERE local_through >= k.local ORDER BY local_through LIMIT 1) c \
+     WHERE k.local > c.local_through - c.count";
+/// The cuts behind a position, in their order.
+const CUTS_AFTER: &str =
+    "SELECT through, local_through, count FROM cuts WHERE through > $1 AND through <= $2 ORDER BY through LIMIT $3";
+/// When the first cut behind a position was made.
+const CUT_AT: &str = "SELECT at FROM cuts WHERE through > $1 ORDER BY through LIMIT 1";
+const LOCALS: &str = concat!("SELECT ", local_through!("k.ord", "k.position"), " FROM unnest($1::smallint[], $2::bigint[]) AS k (ord, position)");
+
+/// The position of a local one that is cut.
+macro_rules! position_of {
+    ($local:literal) => {
+        concat!(
+            "(SELECT x.through - x.local_through + ", $local, " FROM cuts x WHERE x.local_through >= ", $local,
+            " ORDER BY x.local_through LIMIT 1)"
+        )
+    };
+}
+pub(crate) use position_of;
+
+/// What one cut took of one order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Its last position, and the same in its order.
+    pub through: Position,
+    pub local_through: u64,
+    pub count: u64,
+}
+
+impl Cut {
+    fn of(row: &Row) -> Cut {
+        let [through, local_through, count] = [0, 1, 2].map(|column| number(row, column));
+        Cut { through, local_through, count }
+    }
+
+    fn position(&self, local: u64) -> Option<Position> {
+        let is_in = local <= self.local_through && local > self.local_through - self.count;
+        is_in.then(|| self.through - (self.local_through - local))
+    }
+}
+
+/// The positions of local ones.
+pub(crate) struct Globals(Option<FxHashMap<u64, Position>>);
+
+impl Globals {
+    /// For rows that have positions as they are.
+    pub(crate) fn as_they_are() -> Globals {
+        Globals(None)
+    }
+
+    /// The position of a local one, which is among those that were looked up.
+    pub(crate) fn of(&self, local: u64) -> Position {
+        self.0.as_ref().map_or(local, |found| found.get(&local).copied().unwrap_or_default())
+    }
+
+    pub(crate) fn at(&self, row: &Row, column: usize) -> Position {
+        self.of(number(row, column))
+    }
+}
+
+pub(crate) struct CommitOrders {
+    pub orders: Orders,
+    /// Positions up to this one are from before the database was divided into orders.
+    one_order_through: Position,
+    /// Cuts that were seen lately, for each order by their last local position.
+    known: Vec<Mutex<BTreeMap<u64, Cut>>>,
+    cutting: SharedRounds<Result<(), String>>,
+    connection: Mutex<Option<Connection>>,
+}
+
+impl CommitOrders {
+    pub(crate) fn new(orders: Orders, one_order_through: Position) -> CommitOrders {
+        let known = (0..orders.count()).map(|_| Mutex::default()).collect();
+        CommitOrders { orders, one_order_through, known, cutting: SharedRounds::default(), connection: Mutex::default() }
+    }
+
+    /// Whether rows hold positions as they are.
+    pub(crate) fn are_one(&self) -> bool {
+        self.orders == Orders::ONE
+    }
+
+    /// The number by which a conversation with this newest entry stands in the index of an account: its local position says nothing
+    /// beside those of other orders, so that it is its time.
+    pub(crate) fn index_number(&self, last_position: u64, last_at: u64) -> u64 {
+        if self.are_one() || last_position <= self.one_order_through { last_position } else { last_at }
+    }
+
+    fn known(&self, local: u64) -> Option<Position> {
+        if local <= self.one_order_through {
+            return Some(local);
+        }
+        let of_order = self.known.get((local >> ORDER_SHIFT) as usize)?.lock();
+        of_order.range(local..).next().and_then(|(_, cut)| cut.position(local))
+    }
+
+    fn note(&self, cuts: impl IntoIterator<Item = Cut>) {
+        for cut in cuts {
+            let Some(of_order) = self.known.get((cut.local_through >> ORDER_SHIFT) as usize) else { continue };
+            let mut of_order = of_order.lock();
+            of_order.insert(cut.local_through, cut);
+            if of_order.len() > KNOWN_CUTS_MAX {
+                of_order.pop_first();
+            }
+        }
+    }
+
+    /// Cuts what is committed.
+    fn cut(&self, connector: &Arc<Connector>) -> StoreResult<()> {
+        let cut = self.cutting.join(|| {
+            let mut kept = self.connection.lock();
+            let mut failed = String::new();
+            for _ in 0..CUT_ATTEMPTS_MAX {
+                match connector.block_on(cut_once(connector, &mut kept)) {
+                    Ok(cuts) => {
+                        self.note(cuts);
+                        return Ok(());
+                    }
+                    Err(failure) => failed = failure_text(&failure),
+                }
+            }
+            Err(failed)
+        });
+        cut.map_err(|why| StoreError::Unavailable(format!("PostgreSQL: the commit order could not be extended: {why}")))
+    }
+}
+
+async fn cut_once(connector: &Arc<Connector>, kept: &mut Option<Connection>) -> Result<Vec<Cut>, Failure> {
+    connector.check_liveness()?;
+    let connection = match kept.take().filter(|connection| !connection.is_closed()) {
+        Some(connection) => connection,
+        None => connector.connect(Purpose::Commit).await?,
+    };
+    connection.take_commit_warning();
+    let calls = [Call::new("BEGIN", &[]), Call::new(LOCK, &[]), Call::new(CUT, &[]), Call::new("COMMIT", &[])];
+    // A connection whose transaction failed is not kept.
+    let answers = connection.pipeline(&calls).await?;
+    if connection.take_commit_warning() {
+        return Err(Failure::Disconnected("PostgreSQL stopped waiting for its standby".into()));
+    }
+    *kept = Some(connection);
+    Ok(answers[2].iter().map(Cut::of).collect())
+}
+
+impl PostgresStore {
+    /// The newest position. What is committed and not cut is cut before.
+    pub(super) fn newest_of_orders(&self) -> StoreResult<Position> {
+        let look = || self.query(NEWEST, &[]);
+        let mut rows = look()?;
+        if rows.first().is_some_and(|row| row.get(1)) {
+            self.orders.cut(&self.connector)?;
+            rows = look()?;
+        }
+        Ok(rows.first().map_or(0, |row| number(row, 0)))
+    }
+
+    /// Cuts the commits that end at this local position, which is committed. Answers its position.
+    pub(super) fn cut_through(&self, local: u64) -> StoreResult<Position> {
+        if self.orders.known(local).is_none() {
+            self.orders.cut(&self.connector)?;
+        }
+        Ok(self.globals([local])?.of(local))
+    }
+
+    /// Looks up the positions of local ones, which rows have shown.
+    ///
+    /// # Errors
+    /// Those of reads. [`StoreError::Unavailable`]: a standby has shown a commit that the primary does not show.
+    pub(super) fn globals(&self, locals: impl IntoIterator<Item = u64>) -> StoreResult<Globals> {
+        if self.orders.are_one() {
+            return Ok(Globals::as_they_are());
+        }
+        let (mut found, mut missing) = (FxHashMap::default(), Vec::new());
+        for local in locals {
+            match self.orders.known(local) {
+                Some(position) => drop(found.insert(local, position)),
+                None => missing.push(local),
+            }
+        }
+        for look in 0..AHEAD_LOOKS_MAX {
+            if missing.is_empty() {
+                return Ok(Globals(Some(found)));
+            }
+            if look > 0 {
+                // No cut has them yet.
+                self.orders.cut(&self.connector)?;
+            }
+            if look > 1 {
+                std::thread::sleep(AHEAD_PAUSE);
+            }
+            let asked: Vec<i64> = missing.iter().copied().map(bigint).collect();
+            self.orders.note(self.query(CUTS_OF, &[&asked])?.iter().map(Cut::of));
+            missing.retain(|local| match self.orders.known(*local) {
+                Some(position) => {
+                    found.insert(*local, position);
+                    false
+                }
+                None => true,
+            });
+        }
+        Err(StoreError::Unavailable("a standby shows a commit that PostgreSQL's primary does not show".into()))
+    }
+
+    /// The same for a column of these rows.
+    pub(super) fn globals_in(&self, rows: &[Row], column: usize) -> StoreResult<Globals> {
+        self.globals(rows.iter().filter_map(|row| row.get::<_, Option<i64>>(column)).map(|local| local as u64))
+    }
+
+    /// The local positions through which the conversations are in the commit order through these positions.
+    pub(super) fn locals(&self, asked: &[(ConversationNo, Position)]) -> StoreResult<Vec<u64>> {
+        if self.orders.are_one() {
+            return Ok(asked.iter().map(|(_, position)| *position).collect());
+        }
+        let order = |conversation| self.orders.orders.of_conversation(conversation);
+        let mut found: BTreeMap<(u16, Position), u64> = asked.iter().map(|(of, position)| ((order(*of), *position), 0)).collect();
+        let orders: Vec<i16> = found.keys().map(|(order, _)| *order as i16).collect();
+        let positions: Vec<i64> = found.keys().map(|(_, position)| bigint(*position)).collect();
+        let rows = self.query(LOCALS, &[&orders, &positions])?;
+        found.values_mut().zip(&rows).for_each(|(local, row)| *local = number(row, 0));
+        let one_order_through = self.orders.one_order_through;
+        let local = |(of, position): &(ConversationNo, Position)| match *position {
+            // What the conversation has from before is in the first order.
+            position if position <= one_order_through => position,
+            position => found[&(order(*of), position)],
+        };
+        Ok(asked.iter().map(local).collect())
+    }
+
+    /// The cuts after a position, in their order and at most `positions` long together, each without what is not after it.
+    pub(super) fn cuts_after(&self, after: Position, newest: Position, positions: usize) -> StoreResult<Vec<Cut>> {
+        let positions = bigint(positions.max(1) as u64);
+        let rows = self.query(CUTS_AFTER, &[&bigint(after), &bigint(newest), &positions])?;
+        let (mut cuts, mut left) = (Vec::new(), positions as u64);
+        for mut cut in rows.iter().map(Cut::of) {
+            self.orders.note([cut]);
+            cut.count = cut.count.min(cut.through - after);
+            if cut.count > left {
+                let beyond = cut.count - left;
+                cut = Cut { through: cut.through - beyond, local_through: cut.local_through - beyond, count: left };
+            }
+            left -= cut.count;
+            if cut.count > 0 {
+                cuts.push(cut);
+            }
+        }
+        Ok(cuts)
+    }
+
+    /// See [`tidings_domain::store::Store::index_after`].
+    pub(super) fn read_index_after(&self, after: Position) -> StoreResult<u64> {
+        if self.orders.are_one() || after < self.orders.one_order_through {
+            return Ok(after.saturating_add(1));
+        }
+        let rows = self.query(CUT_AT, &[&bigint(after)])?;
+        // Nothing comes after the newest cut.
+        Ok(rows.first().map_or(u64::MAX, |row| number(row, 0).saturating_sub(CLOCKS_DIFFER_MS)))
+    }
+}
