@@ -299,8 +299,9 @@ pub trait Store: PushStore + RowStore {
         Ok(after.saturating_add(1))
     }
 
-    /// Commits a batch, and answers its range of the commit order too. All proposals are of one of [`Store::orders`]; batches of
-    /// different orders may be committed at the same time. The default is for a store that one node writes.
+    /// Commits a batch, and answers its range of the commit order too. Where several nodes write, all proposals are of one of
+    /// [`Store::orders`]; batches of different orders may be committed at the same time. The default is for a store that one node
+    /// writes.
     ///
     /// # Errors
     /// Those of [`Store::commit`].

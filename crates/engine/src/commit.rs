@@ -1,5 +1,5 @@
-//! The one committer: gathers the proposals that arrived during the last fsync, commits them as one batch,
-//! answers their callers, and hands the entries to the lanes.
+//! The committer: gathers the proposals that arrived during the last fsync, commits them as one batch, answers their callers, and
+//! hands the entries to the lanes. Where a store commits in several orders, each has queues and a thread of its own.
 //!
 //! ```text
 //! accept ── bounded queues ──▶ gather ─▶ store.commit (one fsync) ─▶ caches ─▶ answers ─▶ hub.publish
@@ -48,6 +48,7 @@ use tidings_domain::{
     gates::OpenGates,
     metrics::Metrics,
     model::*,
+    orders::Orders,
     refusals::{STORE_RETRY_AFTER_MS, proposal_refusal, store_refusal},
     store::*,
 };
@@ -128,6 +129,8 @@ pub(crate) struct CommitterParts {
     pub queue_limit: usize,
     /// Most proposals in one commit.
     pub batch_max: usize,
+    /// How many commits run side by side. One, where nodes are told of commits in the order in which they are made.
+    pub orders: Orders,
     /// While a commit takes longer than this, new proposals are refused.
     pub commit_time_max: Duration,
     /// The rate of each user's proposals that others are notified of.
@@ -150,20 +153,48 @@ pub(crate) struct Committer {
     intake: Intake,
     hook: Option<Arc<Hook>>,
     metrics: Arc<Metrics>,
+    /// One for each order.
+    lines: Vec<Line>,
+}
+
+/// The commits of one order.
+struct Line {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Milliseconds since 1970 of the last failed commit; 0 after a good one.
     failing_since: Arc<AtomicU64>,
     watchdog: Arc<CommitWatchdog>,
 }
 
+impl Line {
+    fn readiness(&self) -> Result<(), String> {
+        if self.thread.lock().as_ref().is_none_or(JoinHandle::is_finished) {
+            return Err("the committer has ended".into());
+        }
+        if let Some(ran) = self.watchdog.overdue() {
+            return Err(format!("a commit has waited for {} s", ran.as_secs()));
+        }
+        match self.failing_since.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            since => Err(format!("commits have failed since {since}")),
+        }
+    }
+}
+
 /// The way to the committer's queues.
 #[derive(Clone)]
 struct Intake {
-    queue: Arc<CommitQueue<CommitRequest>>,
+    /// One for each order.
+    queues: Arc<[CommitQueue<CommitRequest>]>,
+    orders: Orders,
     lanes: Arc<Lanes>,
 }
 
 impl Intake {
+    /// The place of the queue, and of the line, that a proposal belongs to.
+    fn line_of(&self, proposal: &Proposal) -> usize {
+        usize::from(self.orders.of(proposal))
+    }
+
     fn reserve(&self, conversation: &Conversation, flow_key: FlowKey) -> Result<LaneSlot, Refusal> {
         let lane = conversation.lane();
         self.lanes.reserve(lane, flow_key).map_err(|why| admission_refusal(why, &format!("the {} lane", lane.name())))
@@ -176,7 +207,7 @@ impl Intake {
         let lane = slot.as_ref().and(conversation.as_ref()).map(|conversation| conversation.lane());
         let queue = lane.map_or(OPERATIONS, |lane| lane as usize);
         let (flow_key, bytes) = (*flow_key, size_of_proposal(proposal));
-        self.queue.put(queue, flow_key, bytes, request).map_err(|why| {
+        self.queues[self.line_of(proposal)].put(queue, flow_key, bytes, request).map_err(|why| {
             let queue = lane.map_or("operations", Lane::name);
             admission_refusal(why, &format!("the {queue} commit queue"))
         })
@@ -213,6 +244,7 @@ impl Committer {
         let CommitterParts {
             queue_limit,
             batch_max,
+            orders,
             commit_time_max,
             rate,
             hook,
@@ -226,8 +258,9 @@ impl Committer {
             streams,
             metrics,
         } = parts;
-        let queue = Arc::new(CommitQueue::new(queue_limit));
-        let intake = Intake { queue: queue.clone(), lanes };
+        let count = usize::from(orders.count());
+        let queues: Arc<[_]> = (0..count).map(|_| CommitQueue::new(queue_limit, count)).collect();
+        let intake = Intake { queues: queues.clone(), orders, lanes };
         let hook = hook.map(|config| {
             Hook::start(HookParts {
                 config,
@@ -241,25 +274,30 @@ impl Committer {
                 gates,
             })
         });
-        let failing_since = Arc::new(AtomicU64::new(0));
-        let watchdog =
-            Arc::new(CommitWatchdog { time_max: commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
-        let worker = Worker {
-            queue: queue.clone(),
-            batch_max,
-            store,
-            clock,
-            directory,
-            hub,
-            shards,
-            streams,
-            metrics: metrics.clone(),
-            failing_since: failing_since.clone(),
-            watchdog: watchdog.clone(),
+        let start_line = |order| {
+            let failing_since = Arc::new(AtomicU64::new(0));
+            let watchdog =
+                Arc::new(CommitWatchdog { time_max: commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
+            let worker = Worker {
+                order,
+                orders,
+                queues: queues.clone(),
+                batch_max,
+                store: store.clone(),
+                clock: clock.clone(),
+                directory: directory.clone(),
+                hub: hub.clone(),
+                shards: shards.clone(),
+                streams: streams.clone(),
+                metrics: metrics.clone(),
+                failing_since: failing_since.clone(),
+                watchdog: watchdog.clone(),
+            };
+            let thread = std::thread::Builder::new().name("committer".into()).spawn(move || worker.run());
+            Line { thread: Mutex::new(Some(required("committer", thread))), failing_since, watchdog }
         };
-        let thread = std::thread::Builder::new().name("committer".into()).spawn(move || worker.run());
-        let thread = Mutex::new(Some(required("committer", thread)));
-        Committer { rate, intake, hook, metrics, thread, failing_since, watchdog }
+        let lines = (0..orders.count()).map(start_line).collect();
+        Committer { rate, intake, hook, metrics, lines }
     }
 
     /// Queues a request without waiting. Here, and nowhere else, what others are notified of takes a send from its user's rate, is
@@ -268,7 +306,7 @@ impl Committer {
     /// # Errors
     /// `conversation_importing`, `conversation_deleted`, `rate_limited`, `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
     pub(crate) fn submit(&self, request: CommitRequest) -> Result<(), Refusal> {
-        if let Some(ran) = self.watchdog.overdue() {
+        if let Some(ran) = self.lines[self.intake.line_of(&request.proposal)].watchdog.overdue() {
             let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
             return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
         }
@@ -406,20 +444,23 @@ impl Committer {
 
     /// The number of requests in each queue, and the limit.
     pub(crate) fn depths(&self) -> ([usize; QUEUES], usize) {
-        (self.intake.queue.depths(), self.intake.queue.limit())
+        let mut depths = [0; QUEUES];
+        for queue in self.intake.queues.iter() {
+            depths.iter_mut().zip(queue.depths()).for_each(|(sum, depth)| *sum += depth);
+        }
+        (depths, self.intake.queues.iter().map(CommitQueue::limit).sum())
     }
 
+    /// # Errors
+    /// Why nothing is committed: in one of several orders, if it is named.
     pub(crate) fn readiness(&self) -> Result<(), String> {
-        if self.thread.lock().as_ref().is_none_or(JoinHandle::is_finished) {
-            return Err("the committer has ended".into());
+        for (order, line) in self.lines.iter().enumerate() {
+            line.readiness().map_err(|why| match self.lines.len() {
+                1 => why,
+                _ => format!("order {order}: {why}"),
+            })?;
         }
-        if let Some(ran) = self.watchdog.overdue() {
-            return Err(format!("a commit has waited for {} s", ran.as_secs()));
-        }
-        match self.failing_since.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            since => Err(format!("commits have failed since {since}")),
-        }
+        Ok(())
     }
 
     /// Waits until every request queued before is committed and answered.
@@ -427,7 +468,8 @@ impl Committer {
         if let Some(hook) = &self.hook {
             hook.answered().await;
         }
-        if let Some(reached) = self.intake.queue.barrier() {
+        let reached: Vec<_> = self.intake.queues.iter().filter_map(CommitQueue::barrier).collect();
+        for reached in reached {
             let _ = reached.await;
         }
     }
@@ -437,9 +479,11 @@ impl Committer {
         if let Some(hook) = &self.hook {
             hook.stop();
         }
-        self.intake.queue.stop();
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
+        self.intake.queues.iter().for_each(CommitQueue::stop);
+        for line in &self.lines {
+            if let Some(thread) = line.thread.lock().take() {
+                let _ = thread.join();
+            }
         }
         self.set_queue_gauges(&self.metrics);
     }
@@ -619,9 +663,11 @@ impl FsyncTime {
     }
 }
 
-/// The state of the committer's thread.
+/// The state of the thread that commits in an order.
 struct Worker {
-    queue: Arc<CommitQueue<CommitRequest>>,
+    order: u16,
+    orders: Orders,
+    queues: Arc<[CommitQueue<CommitRequest>]>,
     batch_max: usize,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -647,7 +693,7 @@ impl Worker {
             let timeout = (self.failing_since.load(Ordering::Relaxed) != 0).then_some(STORE_PROBE_INTERVAL);
             let is_direct_active = last_direct.is_some_and(|at| at.elapsed() < DIRECT_ACTIVE_FOR);
             let mut has_direct = false;
-            let taken = self.queue.take(
+            let taken = self.queues[usize::from(self.order)].take(
                 self.batch_limits(is_direct_active, &fsync_time),
                 timeout,
                 |Taken { queue, is_last_of_few, work: request }| {
@@ -738,7 +784,7 @@ impl Worker {
     ) {
         let mut replies = ReplyBatch::new(&self.shards);
         let mut items = Vec::with_capacity(outcomes.len());
-        let (mut late, mut late_pending) = (Vec::new(), Vec::new());
+        let mut late: Vec<(Proposal, PendingReply)> = Vec::new();
         for ((proposal, (conversation, reply, slot, stream)), outcome) in
             proposals.drain(..).zip(pending.drain(..)).zip(outcomes)
         {
@@ -748,8 +794,7 @@ impl Worker {
                     let append = Proposal::Append { conversation: conversation.no, entry };
                     match check_open(conversation, &append) {
                         Ok(()) => {
-                            late.push(append);
-                            late_pending.push((Some(Arc::new(conversation.clone())), reply, slot, stream));
+                            late.push((append, (Some(Arc::new(conversation.clone())), reply, slot, stream)));
                         }
                         Err(refusal) => replies.answer(reply, Err(refusal), None),
                     }
@@ -784,9 +829,16 @@ impl Worker {
         if !items.is_empty() {
             self.hub.publish(Batch { span, items });
         }
+        // Before the next batch, so that messages of one sender stay in order. A conversation from before there were several orders
+        // may be of another one than an opening.
+        let (of_others, late): (Vec<_>, Vec<_>) =
+            late.into_iter().partition(|(append, _)| self.orders.of(append) != self.order);
+        for (append, reply) in of_others {
+            self.commit(&mut vec![append], &mut vec![reply]);
+        }
         if !late.is_empty() {
-            // Before the next batch, so that messages of one sender stay in order.
-            self.commit(&mut late, &mut late_pending);
+            let (mut appends, mut replies): (Vec<_>, Vec<_>) = late.into_iter().unzip();
+            self.commit(&mut appends, &mut replies);
         }
     }
 }

@@ -47,6 +47,7 @@ use tidings_domain::{
     leadership::{LeaderElection, Leads},
     metrics::Metrics,
     model::*,
+    orders::Orders,
     rate::Gcra,
     store::Store,
     user_limiter::UserLimiter,
@@ -108,6 +109,8 @@ impl Engine {
         let committer = Arc::new(Committer::start(CommitterParts {
             queue_limit: config.commit_queue,
             batch_max: config.commit_batch,
+            // Without a cluster the hub takes commits as they come.
+            orders: if cluster.is_some() { store.orders() } else { Orders::ONE },
             commit_time_max: config.commit_time_max,
             hook: config.hook.clone(),
             gates: gates.clone(),

@@ -183,7 +183,7 @@ impl Hook {
         let permits = bounded(requests_max);
         (0..requests_max).for_each(|_| drop(Permit(permits.0.clone())));
         let hook = Arc::new(Hook {
-            queue: CommitQueue::new(parts.config.waiting_max),
+            queue: CommitQueue::new(parts.config.waiting_max, 1),
             parts,
             lines: Mutex::default(),
             idle: Notify::new(),

@@ -122,11 +122,12 @@ pub(crate) struct CommitQueue<T> {
     state: Mutex<State<T>>,
     filled: Condvar,
     limit: usize,
+    bytes_max: usize,
 }
 
 impl<T> CommitQueue<T> {
-    /// `limit`: the places of each queue.
-    pub(crate) fn new(limit: usize) -> Self {
+    /// One of `parts` that share `limit`, the places of each queue.
+    pub(crate) fn new(limit: usize, parts: usize) -> Self {
         let queues = [(); QUEUES].map(|()| Queue::default());
         let state = State {
             queues,
@@ -137,7 +138,12 @@ impl<T> CommitQueue<T> {
             stopping: false,
             is_waiting: false,
         };
-        CommitQueue { state: Mutex::new(state), filled: Condvar::new(), limit: limit.max(1) }
+        CommitQueue {
+            state: Mutex::new(state),
+            filled: Condvar::new(),
+            limit: (limit / parts).max(1),
+            bytes_max: QUEUE_BYTES_MAX / parts,
+        }
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -156,7 +162,7 @@ impl<T> CommitQueue<T> {
         if state.stopping {
             return Err(AdmissionError::Stopping);
         }
-        state.queues[queue].admit(self.limit, flow_key)?;
+        state.queues[queue].admit(self.limit, self.bytes_max, flow_key)?;
         if let Some(work) = work.take() {
             state.ticket += 1;
             let ticket = state.ticket;
@@ -305,9 +311,9 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    fn admit(&self, limit: usize, flow_key: FlowKey) -> Result<(), AdmissionError> {
+    fn admit(&self, limit: usize, bytes_max: usize, flow_key: FlowKey) -> Result<(), AdmissionError> {
         let free = limit.saturating_sub(self.nodes.len());
-        let bytes_free = QUEUE_BYTES_MAX.saturating_sub(self.bytes);
+        let bytes_free = bytes_max.saturating_sub(self.bytes);
         if free == 0 || bytes_free == 0 {
             return Err(AdmissionError::Full);
         }

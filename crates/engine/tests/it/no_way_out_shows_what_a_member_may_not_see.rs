@@ -6,7 +6,7 @@
 //!
 //! Each text and each reaction is a word of its own, so that a leak shows wherever it is.
 
-use crate::postgres::{PostgresServer, open_at};
+use crate::postgres::PostgresServer;
 use crate::support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -521,5 +521,5 @@ fn nothing_hidden_is_found_over_the_embedded_store() {
 #[test]
 fn nothing_hidden_is_found_over_a_database() {
     let server = PostgresServer::shared();
-    many(4, 2_000, || Arc::new(open_at(&server.database())));
+    many(4, 2_000, databases_by_turns(&server));
 }

@@ -1,10 +1,7 @@
 //! Whoever follows the feed of events, with stops at any place, has in the end what the API shows: timelines, reactions, pins,
 //! members, read marks and profiles. `FEED_SEED` replays a run.
 
-use crate::{
-    postgres::{PostgresServer, open_at},
-    support::*,
-};
+use crate::{postgres::PostgresServer, support::*};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use std::{
@@ -324,7 +321,7 @@ fn who_follows_the_feed_of_a_folder_has_what_the_api_shows() {
 #[test]
 fn who_follows_the_feed_of_a_database_has_what_the_api_shows() {
     let server = PostgresServer::shared();
-    histories(4, || Arc::new(open_at(&server.database())));
+    histories(4, databases_by_turns(&server));
 }
 
 /// A page is bounded, so a reader from the start has it in parts; each ends where the next begins.

@@ -5,7 +5,7 @@
 //!
 //! `HISTORIES=10000 cargo test -p tidings-engine --test it views_of_agents_match_a_shadow_model --release` runs more of them.
 
-use crate::postgres::{PostgresServer, open_at};
+use crate::postgres::PostgresServer;
 use crate::support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
@@ -387,5 +387,5 @@ fn views_over_the_embedded_store_match_the_model() {
 #[test]
 fn views_over_a_database_match_the_model() {
     let server = PostgresServer::shared();
-    run_histories(8, 2_000, run, || Arc::new(open_at(&server.database())));
+    run_histories(8, 2_000, run, databases_by_turns(&server));
 }

@@ -5,7 +5,7 @@
 //!
 //! `HISTORIES=10000 cargo test -p tidings-engine --test it views_of_clients_match_a_shadow_model --release` runs more of them.
 
-use crate::postgres::{PostgresServer, open_at};
+use crate::postgres::PostgresServer;
 use crate::support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Deserialize;
@@ -867,5 +867,5 @@ fn views_over_the_embedded_store_match_the_model() {
 #[test]
 fn views_over_a_database_match_the_model() {
     let server = PostgresServer::shared();
-    run_histories(30, 2_000, run, || Arc::new(open_at(&server.database())));
+    run_histories(30, 2_000, run, databases_by_turns(&server));
 }

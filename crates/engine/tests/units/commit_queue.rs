@@ -24,7 +24,7 @@ fn fill(queue: &CommitQueue<(u64, usize)>, at: usize, no: u64, count: usize) -> 
 
 #[test]
 fn a_single_flow_gets_half_of_a_queue_and_a_new_one_is_always_admitted() {
-    let queue = CommitQueue::new(120);
+    let queue = CommitQueue::new(120, 1);
     assert_eq!(fill(&queue, DIRECT, 1, 500), 60);
     assert_eq!(queue.put(DIRECT, user(1), 1, &mut Some((1, 0))), Err(AdmissionError::ShareExceeded { held: 60 }));
     assert_eq!(fill(&queue, DIRECT, 2, 500), 30);
@@ -40,7 +40,7 @@ fn a_single_flow_gets_half_of_a_queue_and_a_new_one_is_always_admitted() {
 
 #[test]
 fn a_queue_full_of_flows_refuses_a_new_flow() {
-    let queue = CommitQueue::new(8);
+    let queue = CommitQueue::new(8, 1);
     for flow_key in 0..8 {
         assert_eq!(fill(&queue, DIRECT, flow_key, 1), 1);
     }
@@ -49,7 +49,7 @@ fn a_queue_full_of_flows_refuses_a_new_flow() {
 
 #[test]
 fn bytes_are_shared_in_the_same_way_as_places() {
-    let queue = CommitQueue::new(1_000_000);
+    let queue = CommitQueue::new(1_000_000, 1);
     let put = |no: u64| queue.put(DIRECT, user(no), QUEUE_BYTES_MAX / 64, &mut Some(()));
     let mut held = 0;
     while put(1).is_ok() {
@@ -63,7 +63,7 @@ fn bytes_are_shared_in_the_same_way_as_places() {
 
 #[test]
 fn flows_take_turns_and_each_keeps_its_order() {
-    let queue = CommitQueue::new(10_000);
+    let queue = CommitQueue::new(10_000, 1);
     fill(&queue, DIRECT, 1, 1_000);
     fill(&queue, DIRECT, 2, 3);
     fill(&queue, DIRECT, 3, 1);
@@ -79,7 +79,7 @@ fn flows_take_turns_and_each_keeps_its_order() {
 
 #[test]
 fn queues_give_by_their_weights_and_bulk_no_more_than_its_limits() {
-    let queue = CommitQueue::new(10_000);
+    let queue = CommitQueue::new(10_000, 1);
     for at in [OPERATIONS, 2, GROUP] {
         fill(&queue, at, 1, 1_000);
     }
@@ -106,7 +106,7 @@ fn queues_give_by_their_weights_and_bulk_no_more_than_its_limits() {
 
 #[test]
 fn a_flood_of_direct_messages_is_bulk_and_others_are_taken_before_it() {
-    let queue = CommitQueue::new(10_000);
+    let queue = CommitQueue::new(10_000, 1);
     fill(&queue, DIRECT, 1, 1_000);
     for no in 2..100 {
         fill(&queue, DIRECT, no, 2);
@@ -133,7 +133,7 @@ fn a_flood_of_direct_messages_is_bulk_and_others_are_taken_before_it() {
 
 #[test]
 fn only_senders_who_do_not_flood_are_reported_as_such() {
-    let queue: CommitQueue<(u64, usize)> = CommitQueue::new(10_000);
+    let queue: CommitQueue<(u64, usize)> = CommitQueue::new(10_000, 1);
     let few = || {
         let mut few = Vec::new();
         queue.take(ALL, Some(Duration::ZERO), |taken| few.extend(taken.is_last_of_few.then_some(taken.work.0)));
@@ -147,7 +147,7 @@ fn only_senders_who_do_not_flood_are_reported_as_such() {
 
 #[test]
 fn a_barrier_is_reached_when_all_proposals_before_it_are_committed() {
-    let queue = CommitQueue::new(100);
+    let queue = CommitQueue::new(100, 1);
     fill(&queue, DIRECT, 1, 6);
     let mut barrier = queue.barrier().expect("it runs");
     fill(&queue, DIRECT, 2, 6);
@@ -167,7 +167,7 @@ fn a_barrier_is_reached_when_all_proposals_before_it_are_committed() {
 
 #[test]
 fn a_put_wakes_the_waiting_committer() {
-    let queue = std::sync::Arc::new(CommitQueue::new(100));
+    let queue = std::sync::Arc::new(CommitQueue::new(100, 1));
     let waits = queue.clone();
     let waiter = std::thread::spawn(move || {
         let mut taken = 0;

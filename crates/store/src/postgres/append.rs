@@ -115,38 +115,42 @@ impl<'a> AppendBatch<'a> {
 macro_rules! append {
     ($counters:literal, $where:literal, $parts:expr) => {
         concat!(
-    "WITH sent AS MATERIALIZED (SELECT * FROM \
+            "WITH sent AS MATERIALIZED (SELECT * FROM \
        unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[], $9::bytea[]) \
        WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, author, request, ordinal)), \
      first AS MATERIALIZED (SELECT s.ordinal, d.conversation, d.seq, d.at, d.position, d.request FROM sent s \
        JOIN dedupe d ON d.sender = s.sender AND d.client_msg_id = ANY (ARRAY[s.client_msg_id, ",
-    qualified_id_sql!("s"),
-    "]) AND d.conversation = s.conversation \
+            qualified_id_sql!("s"),
+            "]) AND d.conversation = s.conversation \
        WHERE EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)), \
      taken AS (SELECT s.ordinal, s.conversation, s.sender, s.content, s.pushed, s.request, h.last_seq, h.last_at, \
        CASE WHEN row_number() OVER (PARTITION BY s.sender, s.client_msg_id ORDER BY s.ordinal) > 1 OR EXISTS \
          (SELECT FROM dedupe d WHERE d.sender = s.sender AND d.client_msg_id = s.client_msg_id) \
          THEN ",
-    qualified_id_sql!("s"),
-    " ELSE s.client_msg_id END AS client_msg_id, \
+            qualified_id_sql!("s"),
+            " ELSE s.client_msg_id END AS client_msg_id, \
        row_number() OVER (PARTITION BY s.conversation, s.sender, s.client_msg_id ORDER BY s.ordinal) AS turn \
        FROM sent s JOIN heads h ON h.conversation = s.conversation \
        WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal) \
        AND (NOT ",
-    recently_left!(),
-    " OR s.author IS NULL OR EXISTS \
+            recently_left!(),
+            " OR s.author IS NULL OR EXISTS \
          (SELECT FROM members m WHERE m.conversation = s.conversation AND m.user_no = s.author))), \
      numbered AS MATERIALIZED (SELECT t.*, \
        last_seq + row_number() OVER (PARTITION BY conversation ORDER BY ordinal) AS seq, \
        greatest(last_at, $6::bigint) AS at, row_number() OVER (ORDER BY ordinal) AS place \
        FROM taken t WHERE turn = 1 OR sender IS NULL), \
-     base AS (UPDATE ", $counters, " SET position = position + (SELECT count(*) FROM numbered) \
-       WHERE ", $where, "EXISTS (SELECT FROM numbered) \
+     base AS (UPDATE ",
+            $counters,
+            " SET position = position + (SELECT count(*) FROM numbered) \
+       WHERE ",
+            $where,
+            "EXISTS (SELECT FROM numbered) \
        RETURNING position - (SELECT count(*) FROM numbered) AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position, \
        (1 + n.at / 86400000 / $7::bigint)::integer AS part FROM base, numbered n), ",
-    write_entries!($parts),
-    "SELECT ordinal, conversation, seq, at, position, false, request FROM fresh \
+            write_entries!($parts),
+            "SELECT ordinal, conversation, seq, at, position, false, request FROM fresh \
      UNION ALL SELECT ordinal, conversation, seq, at, position, true, request FROM first"
         )
     };

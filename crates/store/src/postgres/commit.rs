@@ -10,6 +10,7 @@ use super::{
     PostgresStore,
     append::AppendBatch,
     checked_read::{CHANGED_MEANWHILE, Loaded, Locking},
+    commit_orders::UNTIL_CUT,
     connection::{Connection, Purpose},
     failure::Failure,
     load::TouchedKeys,
@@ -46,7 +47,8 @@ pub(crate) struct Writer {
 impl Writer {
     /// One for each order.
     pub(crate) fn of_orders(orders: Orders) -> Vec<Mutex<Writer>> {
-        let writer = |order| Writer { order, connection: None, numbers: Numbers::of_order(order, orders), locks_first: 0 };
+        let writer =
+            |order| Writer { order, connection: None, numbers: Numbers::of_order(order, orders), locks_first: 0 };
         (0..orders.count()).map(writer).map(Mutex::new).collect()
     }
 }
@@ -62,8 +64,8 @@ enum CommitError {
 }
 
 impl PostgresStore {
-    /// Commits a batch; answers its outcomes and its span in the commit order. A batch of several orders is committed part by part,
-    /// and the span is the last part's.
+    /// Commits a batch; answers its outcomes and its span in the commit order. A batch of several orders is committed part by part: its
+    /// span has what others have committed between.
     pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let orders = self.orders.orders;
         let mut parts = batch.chunk_by(|one, next| orders.of(one) == orders.of(next));
@@ -72,7 +74,10 @@ impl PostgresStore {
         for part in parts {
             let (of_part, part_span) = self.commit_in(orders.of(&part[0]), part, now_ms)?;
             outcomes.extend(of_part);
-            span = part_span;
+            span = match span {
+                PositionRange { through: 0, .. } => part_span,
+                PositionRange { after, through } => PositionRange { after, through: through.max(part_span.through) },
+            };
         }
         Ok((outcomes, span))
     }
@@ -84,7 +89,7 @@ impl PostgresStore {
             self.position.fetch_max(local.through, Ordering::AcqRel);
             return Ok((outcomes, local));
         }
-        self.place_commit(outcomes, local).map_err(|error| match error {
+        self.place_commit(outcomes, local, now_ms).map_err(|error| match error {
             // Whatever kept it from being cut: it is stored.
             StoreError::DiskFull => StoreError::Unavailable("PostgreSQL's disk is full".into()),
             error => error,
@@ -96,10 +101,11 @@ impl PostgresStore {
         &self,
         mut outcomes: Vec<Outcome>,
         local: PositionRange,
+        now_ms: u64,
     ) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let mut span = PositionRange { after: 0, through: 0 };
         if local.through > local.after {
-            let through = self.cut_through(local.through)?;
+            let through = self.cut_through(local.through, now_ms)?;
             self.position.fetch_max(through, Ordering::AcqRel);
             span = PositionRange { after: through - (local.through - local.after), through };
         }
@@ -165,10 +171,18 @@ impl PostgresStore {
         self.connector.check_liveness().map_err(CommitError::NotStored)?;
         let connection = match writer.connection.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => self.connector.connect(Purpose::Commit).await.map_err(CommitError::NotStored)?,
+            None => self.connect_writer().await.map_err(CommitError::NotStored)?,
         };
         self.partitions.ensure(&connection, now_ms).await.map_err(CommitError::NotStored)?;
         connection.take_commit_warning();
+        Ok(connection)
+    }
+
+    async fn connect_writer(&self) -> Result<Connection, Failure> {
+        let connection = self.connector.connect(Purpose::Commit).await?;
+        if !self.orders.are_one() {
+            connection.batch(UNTIL_CUT).await?;
+        }
         Ok(connection)
     }
 
@@ -209,7 +223,8 @@ impl PostgresStore {
         let mut outcomes = decided.map_err(CommitError::Store)?;
         let StagedBatch { state, changes, .. } = &staged;
         let unlocked = (locking == Locking::AtCommit).then_some(&reads[..]);
-        let written = write(&connection, self.several(writer), state, unlocked, changes, &self.partitions, self.outbox).await;
+        let written =
+            write(&connection, self.several(writer), state, unlocked, changes, &self.partitions, self.outbox).await;
         if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
             self.partitions.record_missing(
                 changes.entries.iter().map(|entry| self.partitions.of(entry.content.kept_since(entry.at))),

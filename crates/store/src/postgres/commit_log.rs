@@ -185,7 +185,8 @@ impl PostgresStore {
             return Ok(LogPage { span: PositionRange { after, through: after }, records: vec![] });
         }
         let read = if self.orders.are_one() { Self::read_log } else { Self::read_cut_log };
-        let (mut rows, through) = read(self, [entries, changes], PositionRange { after, through: newest }, limit.max(1))?;
+        let (mut rows, through) =
+            read(self, [entries, changes], PositionRange { after, through: newest }, limit.max(1))?;
         // Read last, so that it shows changes that were removed while the others were read.
         let pruned = self.query("SELECT changes_pruned FROM history", &[])?.first().map_or(0, |row| number(row, 0));
         if after < pruned {

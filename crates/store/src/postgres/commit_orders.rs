@@ -11,13 +11,14 @@
 //! orders ("local"): whoever reads one looks up its cut ([`Globals`]). What is committed and not cut has no position; whoever finds
 //! it cuts.
 //!
-//! A commit is done when it is cut. Of a node that ends in between, the next cut takes the commits, whoever makes it.
+//! A commit is done when it is cut. Of a node that ends in between, the next cut takes the commits, whoever makes it. Transactions
+//! of orders therefore wait for no disk and no standby: those are waited for by the cut, which comes behind them in PostgreSQL's log,
+//! for all nodes whose commits it has.
 //!
 //! A database of one order has no cuts, and its rows hold positions as they are.
 
 use super::{
     PostgresStore,
-    clock::now_ms,
     connection::{Call, Connection, Connector, Purpose, bigint, number},
     failure::{Failure, failure_text},
     shared_rounds::SharedRounds,
@@ -41,40 +42,51 @@ const CUT_ATTEMPTS_MAX: usize = 3;
 /// A standby may show a commit that the primary is about to show, or to lose: how often it is waited for, and for how long.
 const AHEAD_LOOKS_MAX: u32 = 50;
 const AHEAD_PAUSE: Duration = Duration::from_millis(2);
-/// How far the clocks of nodes may be behind the database's.
+/// How far the clocks of nodes may differ.
 const CLOCKS_DIFFER_MS: u64 = 10 * 60 * 1_000;
 
 /// How far the order `$ord` is in the commit order through `$position`: the local position.
 macro_rules! local_through {
     ($ord:literal, $position:literal) => {
         concat!(
-            "coalesce((SELECT c.local_through - CASE WHEN ", $position, " > c.through - c.count THEN c.through - ", $position,
-            " ELSE c.count END FROM cuts c WHERE c.local_through >> 48 = ", $ord, " AND c.through >= ", $position,
-            " ORDER BY c.through LIMIT 1), (SELECT c.local_through FROM cuts c WHERE c.local_through >> 48 = ", $ord,
-            " ORDER BY c.through DESC LIMIT 1), ", $ord, "::bigint << 48)"
+            "coalesce((SELECT c.local_through - CASE WHEN ",
+            $position,
+            " > c.through - c.count THEN c.through - ",
+            $position,
+            " ELSE c.count END FROM cuts c WHERE c.local_through >> 48 = ",
+            $ord,
+            " AND c.through >= ",
+            $position,
+            " ORDER BY c.through LIMIT 1), (SELECT c.local_through FROM cuts c WHERE c.local_through >> 48 = ",
+            $ord,
+            " ORDER BY c.through DESC LIMIT 1), ",
+            $ord,
+            "::bigint << 48)"
         )
     };
 }
 pub(crate) use local_through;
 
-/// Locks the counters: cuts are made one after the other.
-const LOCK: &str = "SELECT FROM counters FOR UPDATE";
-/// This statement begins when the counters are locked, and so sees all cuts before it.
-const CUT: &str = concat!(
-    "WITH fresh AS MATERIALIZED (SELECT o.ord, o.position AS local_through, o.position - c.cuts[o.ord + 1] AS count, c.position \
-       FROM counters c, orders o WHERE o.position > c.cuts[o.ord + 1]), \
+/// Waits for the cut that is under way. A lock of a row would be written to the log, also by those who find that this cut has what they
+/// want: each would wait for the disk, one after the other.
+const LOCK: &str = "LOCK TABLE cutting IN EXCLUSIVE MODE";
+/// Cuts what every order has committed, unless all that is wanted ($1, local positions) is cut. The statement begins when no other is
+/// under way, and sees the cuts before it.
+const CUT: &str = "WITH fresh AS MATERIALIZED (SELECT o.ord, o.position AS local_through, o.position - c.cuts[o.ord + 1] AS count, c.position \
+       FROM counters c, orders o WHERE o.position > c.cuts[o.ord + 1] \
+       AND EXISTS (SELECT FROM unnest($1::bigint[]) AS w (local) WHERE c.cuts[(w.local >> 48) + 1] < w.local)), \
      placed AS MATERIALIZED (SELECT local_through, count, \
        (position + sum(count) OVER (ORDER BY ord))::bigint AS through FROM fresh), \
-     i AS (INSERT INTO cuts (through, local_through, count, at) SELECT through, local_through, count, ",
-    now_ms!(),
-    " FROM placed), \
+     i AS (INSERT INTO cuts (through, local_through, count, at) SELECT through, local_through, count, $2 FROM placed), \
      u AS (UPDATE counters SET position = (SELECT max(through) FROM placed), cut_through = (SELECT max(through) FROM placed), \
        cuts = ARRAY(SELECT position FROM orders ORDER BY ord) WHERE EXISTS (SELECT FROM placed)) \
-     SELECT through, local_through, count FROM placed"
-);
-/// The newest position, and whether anything is committed that is not cut.
+     SELECT through, local_through, count FROM placed";
+const WAITS_FOR_STANDBYS: &str = "SELECT current_setting('synchronous_standby_names') <> ''";
+/// Writes to the log, and so waits until the standbys have all that is before. It does so without the lock: nodes wait together.
+const WAIT_FOR_STANDBYS: &str = "SELECT FROM pg_logical_emit_message(true, 'tidings', '')";
+/// The newest position, and how far orders have committed that are not cut so far.
 const NEWEST: &str =
-    "SELECT c.position, c.cuts IS DISTINCT FROM ARRAY(SELECT position FROM orders ORDER BY ord) FROM counters c";
+    "SELECT c.position, ARRAY(SELECT o.position FROM orders o WHERE o.position > c.cuts[o.ord + 1]) FROM counters c";
 /// The cuts that have these local positions.
 const CUTS_OF: &str = "SELECT c.through, c.local_through, c.count FROM unnest($1::bigint[]) AS k (local) CROSS JOIN LATERAL \
      (SELECT through, local_through, count FROM cuts WHERE local_through >= k.local ORDER BY local_through LIMIT 1) c \
@@ -82,15 +94,22 @@ const CUTS_OF: &str = "SELECT c.through, c.local_through, c.count FROM unnest($1
 /// The cuts behind a position, in their order.
 const CUTS_AFTER: &str =
     "SELECT through, local_through, count FROM cuts WHERE through > $1 AND through <= $2 ORDER BY through LIMIT $3";
-/// When the first cut behind a position was made.
+/// The time of the commits in the first cut behind a position.
 const CUT_AT: &str = "SELECT at FROM cuts WHERE through > $1 ORDER BY through LIMIT 1";
-const LOCALS: &str = concat!("SELECT ", local_through!("k.ord", "k.position"), " FROM unnest($1::smallint[], $2::bigint[]) AS k (ord, position)");
+const LOCALS: &str = concat!(
+    "SELECT ",
+    local_through!("k.ord", "k.position"),
+    " FROM unnest($1::smallint[], $2::bigint[]) AS k (ord, position)"
+);
 
 /// The position of a local one that is cut.
 macro_rules! position_of {
     ($local:literal) => {
         concat!(
-            "(SELECT x.through - x.local_through + ", $local, " FROM cuts x WHERE x.local_through >= ", $local,
+            "(SELECT x.through - x.local_through + ",
+            $local,
+            " FROM cuts x WHERE x.local_through >= ",
+            $local,
             " ORDER BY x.local_through LIMIT 1)"
         )
     };
@@ -137,6 +156,18 @@ impl Globals {
     }
 }
 
+/// What the next cut is to have.
+#[derive(Default)]
+struct Wanted {
+    /// The ends of commits, as local positions.
+    locals: Vec<i64>,
+    /// The earliest time of these commits, in milliseconds since 1970 UTC; 0: that of one is unknown.
+    at: i64,
+}
+
+/// How a connection for transactions of one of several orders commits.
+pub(crate) const UNTIL_CUT: &str = "SET synchronous_commit = off";
+
 pub(crate) struct CommitOrders {
     pub orders: Orders,
     /// Positions up to this one are from before the database was divided into orders.
@@ -144,13 +175,21 @@ pub(crate) struct CommitOrders {
     /// Cuts that were seen lately, for each order by their last local position.
     known: Vec<Mutex<BTreeMap<u64, Cut>>>,
     cutting: SharedRounds<Result<(), String>>,
+    wanted: Mutex<Wanted>,
     connection: Mutex<Option<Connection>>,
 }
 
 impl CommitOrders {
     pub(crate) fn new(orders: Orders, one_order_through: Position) -> CommitOrders {
         let known = (0..orders.count()).map(|_| Mutex::default()).collect();
-        CommitOrders { orders, one_order_through, known, cutting: SharedRounds::default(), connection: Mutex::default() }
+        CommitOrders {
+            orders,
+            one_order_through,
+            known,
+            cutting: SharedRounds::default(),
+            wanted: Mutex::default(),
+            connection: Mutex::default(),
+        }
     }
 
     /// Whether rows hold positions as they are.
@@ -183,17 +222,30 @@ impl CommitOrders {
         }
     }
 
-    /// Cuts what is committed.
-    fn cut(&self, connector: &Arc<Connector>) -> StoreResult<()> {
+    /// Cuts what is committed, and so these local positions if they are. `at`: the time of their commit, if it is known.
+    fn cut(
+        &self,
+        connector: &Arc<Connector>,
+        locals: impl IntoIterator<Item = i64>,
+        at: Option<u64>,
+    ) -> StoreResult<()> {
+        let at = at.map_or(0, bigint);
+        {
+            let mut wanted = self.wanted.lock();
+            wanted.at = if wanted.locals.is_empty() { at } else { wanted.at.min(at) };
+            wanted.locals.extend(locals);
+        }
         let cut = self.cutting.join(|| {
+            let wanted = std::mem::take(&mut *self.wanted.lock());
             let mut kept = self.connection.lock();
             let mut failed = String::new();
             for _ in 0..CUT_ATTEMPTS_MAX {
-                match connector.block_on(cut_once(connector, &mut kept)) {
-                    Ok(cuts) => {
+                match connector.block_on(cut_once(connector, &mut kept, &wanted)) {
+                    Ok(Some(cuts)) => {
                         self.note(cuts);
                         return Ok(());
                     }
+                    Ok(None) => return Err("it stopped waiting for its standby".into()),
                     Err(failure) => failed = failure_text(&failure),
                 }
             }
@@ -203,21 +255,38 @@ impl CommitOrders {
     }
 }
 
-async fn cut_once(connector: &Arc<Connector>, kept: &mut Option<Connection>) -> Result<Vec<Cut>, Failure> {
+/// Cuts, unless what is wanted is cut. `None`: the database has it, and a standby that it waits for may not.
+async fn cut_once(
+    connector: &Arc<Connector>,
+    kept: &mut Option<Connection>,
+    wanted: &Wanted,
+) -> Result<Option<Vec<Cut>>, Failure> {
     connector.check_liveness()?;
     let connection = match kept.take().filter(|connection| !connection.is_closed()) {
         Some(connection) => connection,
         None => connector.connect(Purpose::Commit).await?,
     };
     connection.take_commit_warning();
-    let calls = [Call::new("BEGIN", &[]), Call::new(LOCK, &[]), Call::new(CUT, &[]), Call::new("COMMIT", &[])];
+    let calls = [
+        Call::new("BEGIN", &[]),
+        Call::new(LOCK, &[]),
+        Call::new(CUT, &[&wanted.locals, &wanted.at]),
+        Call::new(CUTS_OF, &[&wanted.locals]),
+        Call::new(WAITS_FOR_STANDBYS, &[]),
+        Call::new("COMMIT", &[]),
+    ];
     // A connection whose transaction failed is not kept.
     let answers = connection.pipeline(&calls).await?;
+    let (made, found) = (&answers[2], &answers[3]);
+    if made.is_empty() && answers[4].first().is_some_and(|row| row.get(0)) {
+        // Another node has cut, and perhaps is no longer waiting.
+        connection.query(WAIT_FOR_STANDBYS, &[]).await?;
+    }
     if connection.take_commit_warning() {
-        return Err(Failure::Disconnected("PostgreSQL stopped waiting for its standby".into()));
+        return Ok(None);
     }
     *kept = Some(connection);
-    Ok(answers[2].iter().map(Cut::of).collect())
+    Ok(Some(made.iter().chain(found).map(Cut::of).collect()))
 }
 
 impl PostgresStore {
@@ -225,17 +294,18 @@ impl PostgresStore {
     pub(super) fn newest_of_orders(&self) -> StoreResult<Position> {
         let look = || self.query(NEWEST, &[]);
         let mut rows = look()?;
-        if rows.first().is_some_and(|row| row.get(1)) {
-            self.orders.cut(&self.connector)?;
+        let uncut: Vec<i64> = rows.first().map(|row| row.get(1)).unwrap_or_default();
+        if !uncut.is_empty() {
+            self.orders.cut(&self.connector, uncut, None)?;
             rows = look()?;
         }
         Ok(rows.first().map_or(0, |row| number(row, 0)))
     }
 
-    /// Cuts the commits that end at this local position, which is committed. Answers its position.
-    pub(super) fn cut_through(&self, local: u64) -> StoreResult<Position> {
+    /// Cuts the commit of this time that ends at this local position. Answers its position.
+    pub(super) fn cut_through(&self, local: u64, now_ms: u64) -> StoreResult<Position> {
         if self.orders.known(local).is_none() {
-            self.orders.cut(&self.connector)?;
+            self.orders.cut(&self.connector, [bigint(local)], Some(now_ms))?;
         }
         Ok(self.globals([local])?.of(local))
     }
@@ -259,15 +329,16 @@ impl PostgresStore {
             if missing.is_empty() {
                 return Ok(Globals(Some(found)));
             }
-            if look > 0 {
-                // No cut has them yet.
-                self.orders.cut(&self.connector)?;
-            }
-            if look > 1 {
-                std::thread::sleep(AHEAD_PAUSE);
-            }
             let asked: Vec<i64> = missing.iter().copied().map(bigint).collect();
-            self.orders.note(self.query(CUTS_OF, &[&asked])?.iter().map(Cut::of));
+            match look {
+                0 => self.orders.note(self.query(CUTS_OF, &[&asked])?.iter().map(Cut::of)),
+                // No cut has them yet.
+                1 => self.orders.cut(&self.connector, asked, None)?,
+                _ => {
+                    std::thread::sleep(AHEAD_PAUSE);
+                    self.orders.cut(&self.connector, asked, None)?;
+                }
+            }
             missing.retain(|local| match self.orders.known(*local) {
                 Some(position) => {
                     found.insert(*local, position);
@@ -290,7 +361,8 @@ impl PostgresStore {
             return Ok(asked.iter().map(|(_, position)| *position).collect());
         }
         let order = |conversation| self.orders.orders.of_conversation(conversation);
-        let mut found: BTreeMap<(u16, Position), u64> = asked.iter().map(|(of, position)| ((order(*of), *position), 0)).collect();
+        let mut found: BTreeMap<(u16, Position), u64> =
+            asked.iter().map(|(of, position)| ((order(*of), *position), 0)).collect();
         let orders: Vec<i16> = found.keys().map(|(order, _)| *order as i16).collect();
         let positions: Vec<i64> = found.keys().map(|(_, position)| bigint(*position)).collect();
         let rows = self.query(LOCALS, &[&orders, &positions])?;

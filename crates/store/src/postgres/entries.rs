@@ -97,7 +97,9 @@ pub(crate) use count_entries;
 macro_rules! count_entries_in {
     ($ord:literal) => {
         concat!(
-            "INSERT INTO order_parts (part, ord, entries, bytes) SELECT part, ", $ord, ", count(*), sum(length(content)) \
+            "INSERT INTO order_parts (part, ord, entries, bytes) SELECT part, ",
+            $ord,
+            ", count(*), sum(length(content)) \
                FROM fresh GROUP BY part ON CONFLICT (part, ord) DO UPDATE SET \
                entries = order_parts.entries + excluded.entries, bytes = order_parts.bytes + excluded.bytes"
         )

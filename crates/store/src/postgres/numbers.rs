@@ -117,9 +117,9 @@ impl Numbers {
         let [of_users, of_conversations] = [rest("users", users), rest("conversations", conversations)];
         (users.last < users.end || conversations.last < conversations.end).then(|| match order {
             None => format!("UPDATE counters SET {of_users}, {of_conversations}"),
-            Some(Order { number, .. }) => format!(
-                "UPDATE orders SET {of_conversations} WHERE ord = {number}; UPDATE counters SET {of_users}"
-            ),
+            Some(Order { number, .. }) => {
+                format!("UPDATE orders SET {of_conversations} WHERE ord = {number}; UPDATE counters SET {of_users}")
+            }
         })
     }
 

@@ -249,11 +249,9 @@ fn remove_through(conversation: ConversationNo, seq: u64, order: Option<u16>) ->
             "UPDATE parts SET entries = parts.entries - x.entries, bytes = parts.bytes - x.bytes FROM {gone} \
              WHERE parts.part = x.part"
         ),
-        // The sums over all orders count.
         Some(order) => format!(
-            "INSERT INTO order_parts (part, ord, entries, bytes) SELECT part, {order}, -entries, -bytes FROM {gone} \
-             ON CONFLICT (part, ord) DO UPDATE SET entries = order_parts.entries + excluded.entries, \
-             bytes = order_parts.bytes + excluded.bytes"
+            "UPDATE order_parts o SET entries = o.entries - x.entries, bytes = o.bytes - x.bytes FROM {gone} \
+             WHERE o.part = x.part AND o.ord = {order}"
         ),
     };
     format!(
@@ -276,8 +274,7 @@ const LAST_OF_ORDERS: &str = "SELECT o, last.position FROM history h CROSS JOIN 
 const SWEPT: &str = "SELECT dedupe_swept FROM history";
 const SWEPT_IN_ORDER: &str = "SELECT dedupe_swept FROM orders WHERE ord = $1::bigint";
 const NOTE_SWEPT: &str = "UPDATE history SET dedupe_swept = greatest(dedupe_swept, $1)";
-const NOTE_SWEPT_IN_ORDER: &str =
-    "UPDATE orders SET dedupe_swept = greatest(dedupe_swept, $1) WHERE ord = $2::bigint";
+const NOTE_SWEPT_IN_ORDER: &str = "UPDATE orders SET dedupe_swept = greatest(dedupe_swept, $1) WHERE ord = $2::bigint";
 /// Removes the first results of entries that are gone.
 const FORGET_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[]) AS k (sender, id) \
      WHERE d.sender = k.sender AND d.client_msg_id IN (k.id, $3::bigint || '/' || k.id) AND d.conversation = $3 AND d.seq <= $4";

@@ -405,16 +405,17 @@ macro_rules! append {
     };
 }
 const APPEND: &str = append!("counters SET position = position + $1", count_entries!());
-const APPEND_IN_ORDER: &str =
-    append!("orders SET position = position + $1 WHERE ord = $14", count_entries_in!("$14"));
+const APPEND_IN_ORDER: &str = append!("orders SET position = position + $1 WHERE ord = $14", count_entries_in!("$14"));
 /// Changes for the commit log, of a batch without entries.
 macro_rules! log {
     ($counters:literal) => {
         concat!(
-    "WITH base AS (UPDATE ", $counters, " RETURNING position - $1 AS position), \
+            "WITH base AS (UPDATE ",
+            $counters,
+            " RETURNING position - $1 AS position), \
      l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, ",
-    now_ms!(),
-    ", n.change \
+            now_ms!(),
+            ", n.change \
        FROM base, unnest($2::bigint[], $3::bytea[]) AS n (place, change)) \
      SELECT position FROM base"
         )

@@ -145,8 +145,14 @@ fn a_stopped_server_refuses_callers_at_once() {
 
 #[test]
 fn a_commit_that_a_standby_may_not_have_is_not_acknowledged() {
+    for orders in [1, 3] {
+        stops_waiting_for_its_standby(orders);
+    }
+}
+
+fn stops_waiting_for_its_standby(orders: u16) {
     let server = PostgresServer::start(&["fsync=off"]);
-    let url = server.database();
+    let url = server.database_in_orders(orders);
     let room = populate(&open_at(&url));
     say(&open_at(&url), room, ["before"], NOON);
     // Commits wait for a standby that never connects.

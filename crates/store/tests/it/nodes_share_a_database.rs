@@ -10,7 +10,7 @@ use std::{
     },
 };
 use tidings_domain::{commit_log::CommitLog, model::*, store::*};
-use tidings_store::PostgresStore;
+use tidings_store::{PostgresOptions, PostgresStore};
 
 const ROOMS: usize = 3;
 const BATCHES: usize = 60;
@@ -82,11 +82,16 @@ fn consume(store: &dyn Store, done: &AtomicBool) -> Vec<Position> {
 #[test]
 fn sequences_and_positions_have_no_holes_and_sends_no_duplicates_across_nodes() {
     let server = PostgresServer::shared();
-    let url = server.database();
-    let nodes: Vec<PostgresStore> = (0..3).map(|_| open_at(&url)).collect();
+    for orders in [1, 3] {
+        nodes_send(&server.database_in_orders(orders));
+    }
+}
+
+fn nodes_send(url: &str) {
+    let nodes: Vec<PostgresStore> = (0..3).map(|_| open_at(url)).collect();
     let rooms = rooms(&nodes[0]);
     // The watcher and the consumer run from the start.
-    let [watching, consuming] = [(); 2].map(|()| open_at(&url));
+    let [watching, consuming] = [(); 2].map(|()| open_at(url));
     let (start, done) = (Barrier::new(nodes.len() + 2), AtomicBool::new(false));
     let (results, looks, consumed) = std::thread::scope(|scope| {
         let sending = scopeguard::guard((), |()| done.store(true, Ordering::Release));
@@ -143,8 +148,13 @@ fn sequences_and_positions_have_no_holes_and_sends_no_duplicates_across_nodes() 
 #[test]
 fn an_id_sent_to_two_conversations_by_two_nodes_is_stored_in_each() {
     let server = PostgresServer::shared();
-    let url = server.database();
-    let nodes: Vec<PostgresStore> = (0..2).map(|_| open_at(&url)).collect();
+    for orders in [1, 3] {
+        nodes_send_one_id(&server.database_in_orders(orders));
+    }
+}
+
+fn nodes_send_one_id(url: &str) {
+    let nodes: Vec<PostgresStore> = (0..2).map(|_| open_at(url)).collect();
     let rooms = rooms(&nodes[0]);
     for round in 0..40 {
         let start = Barrier::new(2);
@@ -176,16 +186,21 @@ fn an_id_sent_to_two_conversations_by_two_nodes_is_stored_in_each() {
 #[test]
 fn users_and_conversations_that_nodes_create_at_once_are_created_once() {
     let server = PostgresServer::shared();
-    let url = server.database();
+    for orders in [1, 3] {
+        nodes_create_at_once(&PostgresOptions { orders, ..options_at(&server.database()) });
+    }
+}
+
+fn nodes_create_at_once(options: &PostgresOptions) {
     // All nodes open an empty database at once: one of them creates the tables.
     let start = Barrier::new(4);
     let made: Vec<_> = std::thread::scope(|scope| {
         let nodes: Vec<_> = (0..4)
             .map(|node: usize| {
-                let (start, url) = (&start, &url);
+                let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    let store = open_at(url);
+                    let store = PostgresStore::open(options.clone()).unwrap();
                     let mut created = 0;
                     for n in 0..20 {
                         let mut ids: Vec<_> = (0..4).map(|m| format!("user-{n}-{m}")).collect();
@@ -205,7 +220,7 @@ fn users_and_conversations_that_nodes_create_at_once_are_created_once() {
         nodes.into_iter().map(|node| node.join().unwrap()).collect()
     });
     assert_eq!(made.into_iter().sum::<usize>(), 80);
-    let store = open_at(&url);
+    let store = PostgresStore::open(options.clone()).unwrap();
     let mut numbers: Vec<_> =
         (0..80).map(|n| store.user_no(&format!("user-{}-{}", n / 4, n % 4)).unwrap().unwrap().0).collect();
     numbers.sort();
@@ -243,8 +258,13 @@ fn numbers_whose_reservation_a_failover_has_lost_are_given_to_one_user_each() {
 #[test]
 fn members_and_read_marks_changed_by_two_nodes_add_up() {
     let server = PostgresServer::shared();
-    let url = server.database();
-    let nodes: Vec<PostgresStore> = (0..2).map(|_| open_at(&url)).collect();
+    for orders in [1, 3] {
+        nodes_change_members(&server.database_in_orders(orders));
+    }
+}
+
+fn nodes_change_members(url: &str) {
+    let nodes: Vec<PostgresStore> = (0..2).map(|_| open_at(url)).collect();
     let patches = (1..=60).map(|n| UserPatch { id: format!("u{n}"), ..UserPatch::default() }).collect();
     nodes[0].commit(&[Proposal::PutUsers(patches)], NOON).unwrap();
     let room = group(&nodes[0], "g");

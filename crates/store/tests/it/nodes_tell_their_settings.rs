@@ -22,8 +22,10 @@ fn the_installations_id_is_made_once_also_in_a_database_of_the_version_before() 
     server.sql(
         &urls[1],
         "DELETE FROM tidings.migrations WHERE version >= 8; DROP TABLE tidings.node_settings, tidings.gates, \
-           tidings.notification_retries, tidings.unacknowledged_messages, tidings.standby_marks; \
-         ALTER TABLE tidings.history DROP COLUMN installation; ALTER TABLE tidings.leader DROP COLUMN function, \
+           tidings.notification_retries, tidings.unacknowledged_messages, tidings.standby_marks, \
+           tidings.orders, tidings.order_parts, tidings.cuts, tidings.cutting; \
+         ALTER TABLE tidings.counters DROP COLUMN cuts, DROP COLUMN cut_through; \
+         ALTER TABLE tidings.history DROP COLUMN installation, DROP COLUMN orders, DROP COLUMN one_order_through; ALTER TABLE tidings.leader DROP COLUMN function, \
            DROP COLUMN is_split, DROP COLUMN also_for, ADD COLUMN singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)",
     );
     let migrated = id(&urls[1]);

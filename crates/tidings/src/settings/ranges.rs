@@ -3,6 +3,7 @@
 
 use super::{Settings, macros::SettingDescription};
 use anyhow::{Result, bail};
+use tidings_domain::orders::Orders;
 use tidings_protocol::limits::HTTP_BODY_BYTES_MAX;
 
 /// The most that a number with this word in its name may be: `lease_ms`, `age_days_max`.
@@ -36,6 +37,7 @@ const CUSTOM_RANGES: [(&str, &str, f64, f64); 22] = [
     ("presence", "grace_ms", 0.0, 86_400_000.0),
     ("presence", "watches_max", 0.0, COUNT_MAX),
     ("store", "disk_reserve_bytes", 0.0, (1_u64 << 50) as f64),
+    ("store", "orders", 1.0, Orders::MAX as f64),
     ("cluster", "redis_connect_per_second", 1.0, COUNT_MAX),
     ("cluster", "recent_bytes_max", 0.0, (1_u64 << 50) as f64),
     // A burst of so many, refilled at one a minute, is counted in nanoseconds: it fits into 64 bits many times over.

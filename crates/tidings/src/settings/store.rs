@@ -37,6 +37,10 @@ settings! {
         /// The days of messages in one partition of the timeline, which retention drops as a whole. Fixed when a database is
         /// first used.
         part_days: u32 = PostgresOptions::new("").part_days,
+        /// In how many orders a new database commits, side by side: 1 to 256. One commits after the other; more commit at once, and
+        /// each message waits for a second, short transaction. For databases that wait for a slow disk or a standby. Fixed when a
+        /// database is first used; `tidings divide` changes one of 1.
+        orders: u32 = u32::from(PostgresOptions::new("").orders),
     }
 }
 
@@ -103,6 +107,7 @@ impl Settings {
             statement_timeout: Duration::from_millis(store.read_timeout_ms),
             lock_timeout: Duration::from_millis(store.lock_timeout_ms),
             part_days: store.part_days,
+            orders: u16::try_from(store.orders).unwrap_or(u16::MAX),
             ..PostgresOptions::new("")
         })
     }

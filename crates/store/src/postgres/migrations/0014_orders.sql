@@ -19,6 +19,7 @@ CREATE TABLE cuts (
     -- The same in its order, and how many positions it has.
     local_through bigint NOT NULL UNIQUE,
     count bigint NOT NULL,
+    -- The earliest time of the commits in it, by the clocks of their nodes; 0: unknown.
     at bigint NOT NULL
 );
 CREATE INDEX cuts_by_order ON cuts ((local_through >> 48), through);
@@ -39,3 +40,6 @@ CREATE TABLE order_parts (
     bytes bigint NOT NULL,
     PRIMARY KEY (part, ord)
 ) WITH (fillfactor = 10);
+
+-- Whoever cuts locks this table, which stays empty.
+CREATE TABLE cutting ();

@@ -210,6 +210,13 @@ impl PostgresServer {
         self.folder.path()
     }
 
+    /// A database that commits in so many orders.
+    pub(crate) fn database_in_orders(&self, orders: u16) -> String {
+        let url = self.database();
+        drop(PostgresStore::open(PostgresOptions { orders, ..options_at(&url) }).unwrap());
+        url
+    }
+
     /// A new, empty database; answers its url.
     pub(crate) fn database(&self) -> String {
         let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
