@@ -75,6 +75,7 @@ pub use errors::OpenError;
 pub use folder_view::FolderView;
 pub use options::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN};
 pub use postgres::{
-    CopyError, CopyProgress, CopyReport, MigrationError, PostgresOpenError, PostgresOptions, PostgresStore, copy_folder,
+    CopyError, CopyProgress, CopyReport, DivideError, MigrationError, PostgresOpenError, PostgresOptions,
+    PostgresStore, copy_folder, divide_database,
 };
 pub use repair::{LostSeqs, RepairReport, RepairedFile, repair};

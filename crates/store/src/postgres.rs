@@ -19,7 +19,7 @@
 //!   the primary;
 //! - [`byte_rows`]: rows that a part of the server encodes itself; [`terms`]: the fencing of their writes;
 //! - [`partitions`]: the timeline's partitions, and how old ones are dropped;
-//! - [`from_folder`]: a data folder becomes a database.
+//! - [`from_folder`]: a data folder becomes a database; [`mod@divide`]: one of one order is divided into several.
 //!
 //! # Locks
 //! A transaction takes row locks in one order, so that no two transactions wait for each other: users by number, heads of
@@ -41,6 +41,7 @@ mod commit;
 mod commit_log;
 mod commit_orders;
 mod connection;
+mod divide;
 mod driver;
 mod entries;
 mod failure;
@@ -69,6 +70,7 @@ mod tls;
 mod versions;
 mod write;
 
+pub use divide::{DivideError, divide_database};
 pub use from_folder::{CopyError, CopyProgress, CopyReport, copy_folder};
 pub use migrations::MigrationError;
 pub use options::PostgresOptions;

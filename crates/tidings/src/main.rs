@@ -57,6 +57,7 @@ enum Command {
     /// Copy the data folder consistently, also while it is served
     Backup(commands::backup::Backup),
     Migrate(commands::migrate::Migrate),
+    Divide(commands::divide::Divide),
     Import(commands::history::Import),
     Export(commands::history::Export),
     /// Verify a data folder: sequences without holes, retries that match, counts
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),
         Command::Migrate(migrate) => migrate.run(),
+        Command::Divide(divide) => divide.run(),
         Command::Import(import) => import.run(),
         Command::Export(export) => export.run(),
         Command::Check(check) => check.run(),

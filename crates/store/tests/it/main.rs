@@ -5,6 +5,7 @@ mod a_backup_opens_as_a_store_of_its_own;
 mod a_batch_costs_few_statements;
 mod a_damaged_table_is_named;
 mod a_database_goes_away_and_comes_back;
+mod a_database_is_divided_into_orders;
 mod a_folder_becomes_a_database;
 mod a_folder_has_one_owner;
 mod a_frozen_node_holds_up_nobody;

@@ -4,6 +4,7 @@ pub(crate) mod backup;
 pub(crate) mod check;
 #[cfg(feature = "lab")]
 pub(crate) mod cluster;
+pub(crate) mod divide;
 pub(crate) mod doctor;
 pub(crate) mod history;
 pub(crate) mod listen;
