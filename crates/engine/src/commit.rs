@@ -707,7 +707,7 @@ impl Worker {
                 TakeOutcome::Taken if proposals.is_empty() => {}
                 TakeOutcome::Taken => {
                     let (count, started) = (proposals.len(), Instant::now());
-                    self.commit(&mut proposals, &mut pending);
+                    self.commit_in_parts(&mut proposals, &mut pending);
                     fsync_time.observe(count, started.elapsed());
                 }
                 TakeOutcome::TimedOut => self.probe_store(),
@@ -739,6 +739,22 @@ impl Worker {
         self.watchdog.end();
         if tried.is_ok() {
             self.failing_since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Commits a batch, which has proposals of several of the store's orders only where this thread commits in all of them.
+    fn commit_in_parts(&self, proposals: &mut Vec<Proposal>, pending: &mut Vec<PendingReply>) {
+        let orders = self.store.orders();
+        while self.orders != orders && !proposals.is_empty() {
+            let order = orders.of(&proposals[0]);
+            let part = proposals.iter().take_while(|proposal| orders.of(proposal) == order).count();
+            let (mut rest, mut rest_pending) = (proposals.split_off(part), pending.split_off(part));
+            self.commit(proposals, pending);
+            proposals.append(&mut rest);
+            pending.append(&mut rest_pending);
+        }
+        if !proposals.is_empty() {
+            self.commit(proposals, pending);
         }
     }
 

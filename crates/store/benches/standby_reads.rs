@@ -12,8 +12,11 @@
 #[path = "../tests/it/support/postgres.rs"]
 #[allow(dead_code)]
 mod postgres;
+#[path = "../tests/it/support/server_cpu.rs"]
+mod server_cpu;
 
 use postgres::{PostgresServer, options_at};
+use server_cpu::cpu_ms;
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -26,8 +29,6 @@ const MESSAGES: u64 = 500;
 const READERS: u64 = 4;
 const BODY_BYTES: usize = 220;
 const NOW: u64 = 1_780_056_000_000;
-/// `sysconf(_SC_CLK_TCK)` is 100 on every Linux that we run on.
-const TICK_MS: u64 = 10;
 
 fn populate(store: &PostgresStore) {
     let user = |n: u64| UserPatch { id: format!("u{n}"), ..UserPatch::default() };
@@ -88,25 +89,6 @@ fn resume(store: &PostgresStore) {
     let query = MissedQuery { entries_max: 800, bytes_max: 1 << 20, ranges: true };
     assert_eq!(store.missed(&tails, query).unwrap().entries.len(), tails.len() * 4);
     store.heads(&tails.iter().map(|tail| tail.conversation).collect::<Vec<_>>()).unwrap();
-}
-
-/// The CPU time of a server's processes so far.
-fn cpu_ms(server: &PostgresServer) -> u64 {
-    let pid = std::fs::read_to_string(server.data().join("postmaster.pid")).unwrap();
-    let pid = pid.lines().next().unwrap().to_owned();
-    let folders = std::fs::read_dir("/proc").unwrap().flatten();
-    let stats = folders.filter_map(|folder| std::fs::read_to_string(folder.path().join("stat")).ok());
-    let ticks = stats.map(|stat| {
-        // Behind the name: state, parent, …, utime, stime, cutime, cstime.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        let number = |place: usize| fields[place].parse::<u64>().unwrap_or(0);
-        match (stat.split(' ').next() == Some(&pid), fields[1] == pid) {
-            (true, _) => (11..=14).map(number).sum(),
-            (_, true) => number(11) + number(12),
-            _ => 0,
-        }
-    });
-    ticks.sum::<u64>() * TICK_MS
 }
 
 fn run(name: &str, store: &PostgresStore, servers: [&PostgresServer; 2], reads: u64, commits_per_s: u64) -> u64 {

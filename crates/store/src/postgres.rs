@@ -123,7 +123,7 @@ pub struct PostgresStore {
     outbox: bool,
     readers: Pool,
     standbys: Standbys,
-    orders: CommitOrders,
+    orders: Arc<CommitOrders>,
     /// One for each order.
     writers: Vec<Mutex<Writer>>,
     partitions: Partitions,
@@ -153,7 +153,7 @@ impl PostgresStore {
             readers: Pool::new(connector.clone(), options.connections, options.acquire_timeout),
             standbys: Standbys::open(&options, history.installation, connector.clone())?,
             writers: Writer::of_orders(history.orders),
-            orders: CommitOrders::new(history.orders, history.one_order_through),
+            orders: Arc::new(CommitOrders::new(history.orders, history.one_order_through)),
             partitions: Partitions::new(history.part_days),
             epoch: AtomicU64::new(history.epoch),
             terms: Terms::default(),
@@ -163,7 +163,9 @@ impl PostgresStore {
             outbox: options.outbox,
             connector,
         };
-        store.fetch_position()?;
+        // Twice: what no node has cut meanwhile, an earlier process may have left.
+        store.newest_followed()?;
+        store.newest_followed()?;
         store.connector.watch_liveness();
         Ok(store)
     }
@@ -218,12 +220,8 @@ impl PostgresStore {
 
     /// The position that the database has now. It may be lower than one that was seen: the database may have gone back.
     fn fetch_position(&self) -> StoreResult<u64> {
-        let position = if self.orders.are_one() {
-            let rows = self.query("SELECT position FROM counters", &[])?;
-            rows.first().map_or(0, |row| connection::number(row, 0))
-        } else {
-            self.newest_of_orders()?
-        };
+        let rows = self.query("SELECT position FROM counters", &[])?;
+        let position = rows.first().map_or(0, |row| connection::number(row, 0));
         self.position.fetch_max(position, Ordering::AcqRel);
         Ok(position)
     }

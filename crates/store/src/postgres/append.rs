@@ -113,7 +113,7 @@ impl<'a> AppendBatch<'a> {
 /// result already. `taken`: the other sends, without those of senders who have just left, each with the id under which its result
 /// is kept. `place`: their offset in the batch.
 macro_rules! append {
-    ($counters:literal, $where:literal, $parts:expr) => {
+    ($counters:literal, $where:literal, $parts:expr, $in_turn:literal) => {
         concat!(
             "WITH sent AS MATERIALIZED (SELECT * FROM \
        unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[], $9::bytea[]) \
@@ -149,11 +149,12 @@ macro_rules! append {
        RETURNING position - (SELECT count(*) FROM numbered) AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position, \
        (1 + n.at / 86400000 / $7::bigint)::integer AS part FROM base, numbered n), ",
-            write_entries!($parts),
+            write_entries!($parts, $in_turn),
             "SELECT ordinal, conversation, seq, at, position, false, request FROM fresh \
      UNION ALL SELECT ordinal, conversation, seq, at, position, true, request FROM first"
         )
     };
 }
-const APPEND: &str = append!("counters", "", count_entries!());
-const APPEND_IN_ORDER: &str = append!("orders", "ord = $10 AND ", count_entries_in!("$10"));
+const APPEND: &str = append!("counters", "", count_entries!(), "");
+const APPEND_IN_ORDER: &str =
+    append!("orders", "ord = $10 AND ", count_entries_in!("$10"), " ORDER BY sender, client_msg_id");

@@ -7,7 +7,7 @@ use super::{
     entries::{kept_by, qualified_id_sql},
     load::membership,
     missed_statement::{MISSED, MISSED_IN_ORDERS},
-    read::{entry_at, head_at, rows_max, user_at},
+    read::{entry_at, rows_max, user_at},
     read_place::Read,
 };
 use crate::rows::{decode_conversation, kind_byte, kind_of};
@@ -41,7 +41,7 @@ const POSITIONS: &str = "SELECT k.n, e.position \
      WHERE part = c.part AND conversation = k.conversation AND seq = k.seq LIMIT 1) e";
 /// As the loading of a batch finds first results: one whose entry is gone does not count.
 const STORED_REQUESTS: &str = concat!(
-    "SELECT k.n, d.seq FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS k (conversation, sender, client_msg_id, n) \
+    "SELECT k.n, d.seq, d.position FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS k (conversation, sender, client_msg_id, n) \
      JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
     qualified_id_sql!("k"),
     "]) AND d.conversation = k.conversation \
@@ -96,10 +96,11 @@ impl PostgresStore {
         )?;
         let globals = self.globals_in(&rows, 4)?;
         let state = |row: &Row| {
+            let conversation = ConversationNo(number(row, 0));
             Ok(ConversationState {
-                conversation: ConversationNo(number(row, 0)),
+                conversation,
                 kind: kind_of(row.get::<_, i16>(1) as u8),
-                head: head_at(row, 2, &globals),
+                head: self.head_at(conversation, row, 2, &globals)?,
                 membership: membership(row, 6)?,
             })
         };
@@ -111,7 +112,9 @@ impl PostgresStore {
         if !conversations.is_empty() {
             let rows = self.read(Read::Heads, HEADS, &[&column(conversations.iter().map(|no| no.0))])?;
             let globals = self.globals_in(&rows, 3)?;
-            rows.iter().for_each(|row| heads[index(row)] = head_at(row, 1, &globals));
+            for row in &rows {
+                heads[index(row)] = self.head_at(conversations[index(row)], row, 1, &globals)?;
+            }
         }
         Ok(heads)
     }
@@ -161,7 +164,7 @@ impl PostgresStore {
             let (of, seqs) = (column(entries.iter().map(|(no, _)| no.0)), column(entries.iter().map(|(_, seq)| *seq)));
             let rows = self.read(Read::Positions, POSITIONS, &[&of, &seqs])?;
             let globals = self.globals_in(&rows, 1)?;
-            rows.iter().for_each(|row| positions[index(row)] = Some(globals.at(row, 1)));
+            rows.iter().for_each(|row| positions[index(row)] = globals.at(row, 1));
         }
         Ok(positions)
     }
@@ -176,7 +179,8 @@ impl PostgresStore {
             let authors: Vec<i64> = requests.iter().map(|(of, author, _)| kept_by(*of, *author)).collect();
             let ids: Vec<&str> = requests.iter().map(|(.., id)| *id).collect();
             let rows = self.read(Read::StoredSeqs, STORED_REQUESTS, &[&of, &authors, &ids])?;
-            rows.iter().for_each(|row| stored[index(row)] = Some(number(row, 1)));
+            let globals = self.globals_in(&rows, 2)?;
+            rows.iter().for_each(|row| stored[index(row)] = globals.at(row, 2).map(|_| number(row, 1)));
         }
         Ok(stored)
     }
@@ -190,7 +194,7 @@ impl PostgresStore {
             let rows = self.read(Read::Pages, PAGES, &[&of, &from, &to, &limits, &rows_max(bytes_max)])?;
             let globals = self.globals_in(&rows, 2)?;
             for row in &rows {
-                pages[index(row)].push(entry_at(row, 1, &globals)?);
+                pages[index(row)].extend(entry_at(row, 1, &globals).transpose()?);
             }
         }
         Ok(pages)
@@ -253,7 +257,10 @@ impl PostgresStore {
         for row in &rows {
             let at = index(row);
             match row.get::<_, Option<&[u8]>>(4) {
-                Some(_) => entries.push((at, entry_at(row, 1, &Globals::as_they_are())?)),
+                Some(_) => {
+                    let entry = entry_at(row, 1, &Globals::as_they_are()).transpose()?;
+                    entries.extend(entry.map(|entry| (at, entry)));
+                }
                 None => ranges[at] = (asked[at].0, number(row, 1), number(row, 2)),
             }
         }

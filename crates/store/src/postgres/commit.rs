@@ -10,7 +10,7 @@ use super::{
     PostgresStore,
     append::AppendBatch,
     checked_read::{CHANGED_MEANWHILE, Loaded, Locking},
-    commit_orders::UNTIL_CUT,
+    commit_orders::{Generation, UNTIL_CUT},
     connection::{Connection, Purpose},
     failure::Failure,
     load::TouchedKeys,
@@ -72,7 +72,9 @@ impl PostgresStore {
         let first = parts.next().unwrap_or_default();
         let (mut outcomes, mut span) = self.commit_in(first.first().map_or(0, |one| orders.of(one)), first, now_ms)?;
         for part in parts {
-            let (of_part, part_span) = self.commit_in(orders.of(&part[0]), part, now_ms)?;
+            let committed = self.commit_in(orders.of(&part[0]), part, now_ms);
+            // The parts before are stored.
+            let (of_part, part_span) = committed.map_err(stored_perhaps)?;
             outcomes.extend(of_part);
             span = match span {
                 PositionRange { through: 0, .. } => part_span,
@@ -84,16 +86,14 @@ impl PostgresStore {
 
     /// Commits a batch of one order.
     fn commit_in(&self, order: u16, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
-        let (outcomes, local) = self.commit_locally(order, batch, now_ms)?;
         if self.orders.are_one() {
-            self.position.fetch_max(local.through, Ordering::AcqRel);
-            return Ok((outcomes, local));
+            let (outcomes, span) = self.commit_locally(order, batch, now_ms)?;
+            self.position.fetch_max(span.through, Ordering::AcqRel);
+            return Ok((outcomes, span));
         }
-        self.place_commit(outcomes, local, now_ms).map_err(|error| match error {
-            // Whatever kept it from being cut: it is stored.
-            StoreError::DiskFull => StoreError::Unavailable("PostgreSQL's disk is full".into()),
-            error => error,
-        })
+        let generation = self.orders.generation(&self.connector)?;
+        let (outcomes, local) = self.commit_locally(order, batch, now_ms)?;
+        self.place_commit(outcomes, local, generation, now_ms).map_err(stored_perhaps)
     }
 
     /// Cuts a commit; answers its outcomes and its span in the one commit order.
@@ -101,21 +101,22 @@ impl PostgresStore {
         &self,
         mut outcomes: Vec<Outcome>,
         local: PositionRange,
+        generation: Generation,
         now_ms: u64,
     ) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let mut span = PositionRange { after: 0, through: 0 };
-        if local.through > local.after {
-            let through = self.cut_through(local.through, now_ms)?;
+        if let Some(through) = self.cut_commit(local, generation, now_ms)? {
             self.position.fetch_max(through, Ordering::AcqRel);
             span = PositionRange { after: through - (local.through - local.after), through };
         }
         let is_new = |position: Position| position > local.after && position <= local.through;
         let earlier = outcomes.iter().filter_map(Outcome::appended).map(|appended| appended.position);
-        let globals = self.globals(earlier.filter(|position| !is_new(*position)))?;
+        let earlier: Vec<u64> = earlier.filter(|position| !is_new(*position)).collect();
+        let globals = self.globals_of_commits(&earlier)?;
         for appended in outcomes.iter_mut().filter_map(Outcome::appended_mut) {
             appended.position = match appended.position {
                 new if is_new(new) => span.after + (new - local.after),
-                earlier => globals.of(earlier),
+                earlier => globals.of(earlier).unwrap_or_default(),
             };
         }
         Ok((outcomes, span))
@@ -277,6 +278,14 @@ impl PostgresStore {
         }
         state.numbers = writer.numbers;
         Ok(loaded)
+    }
+}
+
+/// The error of a batch that may be stored, or a part of it.
+fn stored_perhaps(error: StoreError) -> StoreError {
+    match error {
+        StoreError::DiskFull => StoreError::Unavailable("PostgreSQL's disk is full".into()),
+        error => error,
     }
 }
 

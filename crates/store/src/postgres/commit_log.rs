@@ -3,7 +3,7 @@
 use super::{
     PostgresStore,
     clock::now_ms,
-    commit_orders::Cut,
+    commit_orders::{Cut, local_through, position_of},
     connection::{bigint, number},
     node_settings::FORGET,
     read::rows_max,
@@ -78,6 +78,7 @@ const GOODBYE: &str = "WITH l AS (UPDATE leader SET lease_until = now() - interv
      DELETE FROM nodes WHERE boot_id = $1";
 /// Changes that one statement removes: some ten milliseconds of work.
 const PRUNED_PER_STATEMENT: i64 = 10_000;
+const PRUNED_OF_AN_ORDER: i64 = 1_000;
 /// The newest positions whose changes are kept, however old they seem: clocks err, and a follower that is nearly up to date
 /// must find the next change.
 const NEVER_PRUNED: i64 = 10_000;
@@ -96,20 +97,21 @@ const PRUNE: &str = concat!(
        WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone"
 );
 
-/// The same, cut by cut.
-const PRUNE_CUTS: &str = concat!(
-    "WITH chunk AS MATERIALIZED (SELECT c.position AS local, c.position + k.through - k.local_through AS position, c.at \
-       FROM (SELECT through, local_through, count FROM cuts WHERE through > (SELECT changes_pruned FROM history) \
-         ORDER BY through) k \
-       CROSS JOIN LATERAL (SELECT position, at FROM changes WHERE position > k.local_through - k.count \
-         AND position <= k.local_through ORDER BY position) c \
-       WHERE c.position + k.through - k.local_through <= (SELECT position FROM counters) - $2::bigint \
-       AND c.position + k.through - k.local_through > (SELECT changes_pruned FROM history) LIMIT $3::bigint), \
-     young AS (SELECT min(position) AS position FROM chunk WHERE at >= ",
+/// The same of several orders: so many changes of each are looked at, up to the first one that is too young, or the last of these.
+const PRUNE_ORDERS: &str = concat!(
+    "WITH chunk AS MATERIALIZED (SELECT c.position AS local, p.position, c.at, c.n FROM (SELECT changes_pruned AS after FROM history) d \
+       CROSS JOIN orders r CROSS JOIN LATERAL (SELECT position, at, row_number() OVER (ORDER BY position) AS n FROM changes \
+         WHERE position > ",
+    local_through!("r.ord", "d.after"),
+    " AND position < (r.ord::bigint + 1) << 48 ORDER BY position LIMIT $3::bigint) c CROSS JOIN LATERAL (SELECT ",
+    position_of!("c.position"),
+    " AS position) p), \
+     young AS (SELECT min(position) AS position FROM chunk WHERE n = $3::bigint \
+       OR position > (SELECT position FROM counters) - $2::bigint OR at >= ",
     now_ms!(),
     " - $1::bigint), \
-     gone AS (DELETE FROM changes c USING chunk p, young y \
-       WHERE c.position = p.local AND (y.position IS NULL OR p.position < y.position) RETURNING p.position), \
+     gone AS (DELETE FROM changes c USING chunk p, young y WHERE c.position = p.local AND p.position IS NOT NULL \
+       AND (y.position IS NULL OR p.position < y.position) RETURNING p.position), \
      h AS (UPDATE history SET changes_pruned = greatest(changes_pruned, (SELECT max(position) FROM gone)) \
        WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone"
 );
@@ -180,7 +182,7 @@ impl PostgresStore {
     ) -> StoreResult<LogPage> {
         // Read first: positions become visible in order, so the next statements see at least all entries and changes up to
         // this one.
-        let newest = self.fetch_position()?;
+        let newest = self.newest_followed()?;
         if newest <= after {
             return Ok(LogPage { span: PositionRange { after, through: after }, records: vec![] });
         }
@@ -249,7 +251,7 @@ impl PostgresStore {
         let read = |read, sql| {
             let rows = self.read(read, sql, &[&after, &through])?;
             let globals = self.globals_in(&rows, 0)?;
-            Ok::<_, StoreError>(rows.into_iter().map(|row| (globals.at(&row, 0), row)).collect())
+            Ok::<_, StoreError>(rows.into_iter().filter_map(|row| Some((globals.at(&row, 0)?, row))).collect())
         };
         let reached = cuts.last().map_or(span.through, |cut| cut.through);
         Ok((LogRows { entries: read(entries, CUT_ENTRIES)?, changes: read(changes, CUT_CHANGES)? }, reached))
@@ -284,10 +286,11 @@ impl CommitLog for PostgresStore {
     }
 
     fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
-        let sql = if self.orders.are_one() { PRUNE } else { PRUNE_CUTS };
-        let rows = self.query(sql, &[&bigint(older_than_ms), &NEVER_PRUNED, &PRUNED_PER_STATEMENT])?;
+        let is_one = self.orders.are_one();
+        let (sql, at_once) = if is_one { (PRUNE, PRUNED_PER_STATEMENT) } else { (PRUNE_ORDERS, PRUNED_OF_AN_ORDER) };
+        let rows = self.query(sql, &[&bigint(older_than_ms), &NEVER_PRUNED, &at_once])?;
         let removed = rows.first().map_or(0, |row| number(row, 0));
-        Ok(PruneProgress { removed, more: removed == PRUNED_PER_STATEMENT as u64 })
+        Ok(PruneProgress { removed, more: if is_one { removed == at_once as u64 } else { removed > 0 } })
     }
 
     fn heartbeat(

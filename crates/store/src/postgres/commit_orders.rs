@@ -8,12 +8,12 @@
 //! ```
 //! A cut is a short transaction of its own. It looks how far each order has come, and gives what is new there the next positions of
 //! the one commit order, which everybody outside this module means by a position. Rows of the log hold the positions of their
-//! orders ("local"): whoever reads one looks up its cut ([`Globals`]). What is committed and not cut has no position; whoever finds
-//! it cuts.
+//! orders ("local"): whoever reads one looks up its cut ([`Globals`]).
 //!
-//! A commit is done when it is cut. Of a node that ends in between, the next cut takes the commits, whoever makes it. Transactions
-//! of orders therefore wait for no disk and no standby: those are waited for by the cut, which comes behind them in PostgreSQL's log,
-//! for all nodes whose commits it has.
+//! A commit is done when it is cut. Transactions of orders wait for no disk and no standby: those are waited for by the cut, which comes
+//! behind them in PostgreSQL's log, for all nodes whose commits it has. Until then nobody is shown their entries: a read passes over
+//! what has no position yet. Of a node that ends in between, the next cut takes the commits, whoever makes it; if nobody commits, one of
+//! those who follow the log does ([`PostgresStore::newest_followed`]).
 //!
 //! A database of one order has no cuts, and its rows hold positions as they are.
 
@@ -25,11 +25,17 @@ use super::{
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 use tidings_domain::{
     model::{ConversationNo, Position},
     orders::Orders,
-    store::{StoreError, StoreResult},
+    store::{PositionRange, StoreError, StoreResult},
 };
 use tokio_postgres::Row;
 
@@ -39,9 +45,6 @@ pub(crate) const ORDER_SHIFT: u32 = 48;
 const KNOWN_CUTS_MAX: usize = 4_096;
 /// How often a cut is tried whose connection breaks: it may be made twice.
 const CUT_ATTEMPTS_MAX: usize = 3;
-/// A standby may show a commit that the primary is about to show, or to lose: how often it is waited for, and for how long.
-const AHEAD_LOOKS_MAX: u32 = 50;
-const AHEAD_PAUSE: Duration = Duration::from_millis(2);
 /// How far the clocks of nodes may differ.
 const CLOCKS_DIFFER_MS: u64 = 10 * 60 * 1_000;
 
@@ -82,11 +85,12 @@ const CUT: &str = "WITH fresh AS MATERIALIZED (SELECT o.ord, o.position AS local
        cuts = ARRAY(SELECT position FROM orders ORDER BY ord) WHERE EXISTS (SELECT FROM placed)) \
      SELECT through, local_through, count FROM placed";
 const WAITS_FOR_STANDBYS: &str = "SELECT current_setting('synchronous_standby_names') <> ''";
-/// Writes to the log, and so waits until the standbys have all that is before. It does so without the lock: nodes wait together.
-const WAIT_FOR_STANDBYS: &str = "SELECT FROM pg_logical_emit_message(true, 'tidings', '')";
-/// The newest position, and how far orders have committed that are not cut so far.
-const NEWEST: &str =
-    "SELECT c.position, ARRAY(SELECT o.position FROM orders o WHERE o.position > c.cuts[o.ord + 1]) FROM counters c";
+/// Writes to the log, and so waits until the disk and the standbys have all that is before. It does so without the lock: nodes wait
+/// together.
+const FLUSH: &str = "SELECT FROM pg_logical_emit_message(true, 'tidings', '')";
+/// The newest position, how far orders have committed that are not cut so far, and how far each is cut.
+const NEWEST: &str = "SELECT c.position, ARRAY(SELECT o.position FROM orders o WHERE o.position > c.cuts[o.ord + 1]), \
+     c.cuts FROM counters c";
 /// The cuts that have these local positions.
 const CUTS_OF: &str = "SELECT c.through, c.local_through, c.count FROM unnest($1::bigint[]) AS k (local) CROSS JOIN LATERAL \
      (SELECT through, local_through, count FROM cuts WHERE local_through >= k.local ORDER BY local_through LIMIT 1) c \
@@ -102,15 +106,17 @@ const LOCALS: &str = concat!(
     " FROM unnest($1::smallint[], $2::bigint[]) AS k (ord, position)"
 );
 
-/// The position of a local one that is cut.
+/// The position of a local one; null: it is not cut.
 macro_rules! position_of {
     ($local:literal) => {
         concat!(
-            "(SELECT x.through - x.local_through + ",
+            "(SELECT CASE WHEN ",
             $local,
-            " FROM cuts x WHERE x.local_through >= ",
+            " > x.local_through - x.count THEN x.through - x.local_through + ",
             $local,
-            " ORDER BY x.local_through LIMIT 1)"
+            " END FROM (SELECT through, local_through, count FROM cuts WHERE local_through >= ",
+            $local,
+            " ORDER BY local_through LIMIT 1) x)"
         )
     };
 }
@@ -146,12 +152,12 @@ impl Globals {
         Globals(None)
     }
 
-    /// The position of a local one, which is among those that were looked up.
-    pub(crate) fn of(&self, local: u64) -> Position {
-        self.0.as_ref().map_or(local, |found| found.get(&local).copied().unwrap_or_default())
+    /// The position of a local one, which is among those that were looked up; `None`: it is not cut.
+    pub(crate) fn of(&self, local: u64) -> Option<Position> {
+        self.0.as_ref().map_or(Some(local), |found| found.get(&local).copied())
     }
 
-    pub(crate) fn at(&self, row: &Row, column: usize) -> Position {
+    pub(crate) fn at(&self, row: &Row, column: usize) -> Option<Position> {
         self.of(number(row, column))
     }
 }
@@ -163,7 +169,14 @@ struct Wanted {
     locals: Vec<i64>,
     /// The earliest time of these commits, in milliseconds since 1970 UTC; 0: that of one is unknown.
     at: i64,
+    /// What was committed before is to be on the disk and on standbys, whether there is anything to cut or not.
+    flushes: bool,
 }
+
+/// Names the connection that cuts. A server that crashes, or that another takes the place of, ends it, and may have lost commits that
+/// were not cut: their positions are given again, to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
 
 /// How a connection for transactions of one of several orders commits.
 pub(crate) const UNTIL_CUT: &str = "SET synchronous_commit = off";
@@ -174,9 +187,15 @@ pub(crate) struct CommitOrders {
     one_order_through: Position,
     /// Cuts that were seen lately, for each order by their last local position.
     known: Vec<Mutex<BTreeMap<u64, Cut>>>,
-    cutting: SharedRounds<Result<(), String>>,
+    cutting: SharedRounds<Result<Generation, String>>,
     wanted: Mutex<Wanted>,
     connection: Mutex<Option<Connection>>,
+    /// Of the open connection; 0: there is none.
+    generation: AtomicU64,
+    connections: AtomicU64,
+    /// Commits that were not cut at the last look, and whether a thread cuts what was left.
+    uncut: Mutex<Vec<i64>>,
+    cuts_leftovers: AtomicBool,
 }
 
 impl CommitOrders {
@@ -189,6 +208,10 @@ impl CommitOrders {
             cutting: SharedRounds::default(),
             wanted: Mutex::default(),
             connection: Mutex::default(),
+            generation: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            uncut: Mutex::default(),
+            cuts_leftovers: AtomicBool::new(false),
         }
     }
 
@@ -222,98 +245,171 @@ impl CommitOrders {
         }
     }
 
-    /// Cuts what is committed, and so these local positions if they are. `at`: the time of their commit, if it is known.
+    /// The connection by which the next cut is made unless it breaks. Noted before a commit: what a later one finds need not be that
+    /// commit.
+    pub(crate) fn generation(&self, connector: &Arc<Connector>) -> StoreResult<Generation> {
+        let mut kept = match self.generation.load(Ordering::Acquire) {
+            0 => self.connection.lock(),
+            generation => match self.connection.try_lock() {
+                Some(kept) if kept.as_ref().is_none_or(Connection::is_closed) => kept,
+                // Or a cut is under way, and notices by itself.
+                _ => return Ok(Generation(generation)),
+            },
+        };
+        *kept = Some(connector.block_on(self.connect(connector, kept.take()))?);
+        Ok(Generation(self.generation.load(Ordering::Acquire)))
+    }
+
+    /// The connection that was kept, or another one if it has ended.
+    async fn connect(&self, connector: &Arc<Connector>, kept: Option<Connection>) -> Result<Connection, Failure> {
+        if let Some(connection) = kept.filter(|connection| !connection.is_closed()) {
+            return Ok(connection);
+        }
+        self.generation.store(0, Ordering::Release);
+        let connection = connector.connect(Purpose::Commit).await?;
+        let number = self.connections.fetch_add(1, Ordering::AcqRel) + 1;
+        self.generation.store(number, Ordering::Release);
+        Ok(connection)
+    }
+
+    /// Cuts what is committed, and so these local positions if they are. `at`: the time of their commit, if it is known. `flushes`: see
+    /// [`Wanted::flushes`]. Answers the connection by which it was made.
     fn cut(
         &self,
         connector: &Arc<Connector>,
         locals: impl IntoIterator<Item = i64>,
         at: Option<u64>,
-    ) -> StoreResult<()> {
+        flushes: bool,
+    ) -> StoreResult<Generation> {
         let at = at.map_or(0, bigint);
         {
             let mut wanted = self.wanted.lock();
             wanted.at = if wanted.locals.is_empty() { at } else { wanted.at.min(at) };
             wanted.locals.extend(locals);
+            wanted.flushes |= flushes;
         }
         let cut = self.cutting.join(|| {
             let wanted = std::mem::take(&mut *self.wanted.lock());
             let mut kept = self.connection.lock();
             let mut failed = String::new();
             for _ in 0..CUT_ATTEMPTS_MAX {
-                match connector.block_on(cut_once(connector, &mut kept, &wanted)) {
+                match connector.block_on(self.cut_once(connector, &mut kept, &wanted)) {
                     Ok(Some(cuts)) => {
                         self.note(cuts);
-                        return Ok(());
+                        return Ok(Generation(self.generation.load(Ordering::Acquire)));
                     }
-                    Ok(None) => return Err("it stopped waiting for its standby".into()),
+                    Ok(None) => {
+                        self.generation.store(0, Ordering::Release);
+                        return Err("it stopped waiting for its standby".into());
+                    }
                     Err(failure) => failed = failure_text(&failure),
                 }
+                self.generation.store(0, Ordering::Release);
             }
             Err(failed)
         });
         cut.map_err(|why| StoreError::Unavailable(format!("PostgreSQL: the commit order could not be extended: {why}")))
     }
+
+    /// Cuts, unless what is wanted is cut. `None`: the database has it, and a standby that it waits for may not.
+    async fn cut_once(
+        &self,
+        connector: &Arc<Connector>,
+        kept: &mut Option<Connection>,
+        wanted: &Wanted,
+    ) -> Result<Option<Vec<Cut>>, Failure> {
+        connector.check_liveness()?;
+        let connection = self.connect(connector, kept.take()).await?;
+        connection.take_commit_warning();
+        let calls = [
+            Call::new("BEGIN", &[]),
+            Call::new(LOCK, &[]),
+            Call::new(CUT, &[&wanted.locals, &wanted.at]),
+            Call::new(CUTS_OF, &[&wanted.locals]),
+            Call::new(WAITS_FOR_STANDBYS, &[]),
+            Call::new("COMMIT", &[]),
+        ];
+        // A connection whose transaction failed is not kept.
+        let answers = connection.pipeline(&calls).await?;
+        let (made, found) = (&answers[2], &answers[3]);
+        let waits_for_standbys = answers[4].first().is_some_and(|row| row.get(0));
+        // Another node has cut, which is on the disk, and is perhaps no longer waiting for a standby.
+        if made.is_empty() && (wanted.flushes || waits_for_standbys) {
+            connection.query(FLUSH, &[]).await?;
+        }
+        if connection.take_commit_warning() {
+            return Ok(None);
+        }
+        *kept = Some(connection);
+        Ok(Some(made.iter().chain(found).map(Cut::of).collect()))
+    }
 }
 
-/// Cuts, unless what is wanted is cut. `None`: the database has it, and a standby that it waits for may not.
-async fn cut_once(
-    connector: &Arc<Connector>,
-    kept: &mut Option<Connection>,
-    wanted: &Wanted,
-) -> Result<Option<Vec<Cut>>, Failure> {
-    connector.check_liveness()?;
-    let connection = match kept.take().filter(|connection| !connection.is_closed()) {
-        Some(connection) => connection,
-        None => connector.connect(Purpose::Commit).await?,
-    };
-    connection.take_commit_warning();
-    let calls = [
-        Call::new("BEGIN", &[]),
-        Call::new(LOCK, &[]),
-        Call::new(CUT, &[&wanted.locals, &wanted.at]),
-        Call::new(CUTS_OF, &[&wanted.locals]),
-        Call::new(WAITS_FOR_STANDBYS, &[]),
-        Call::new("COMMIT", &[]),
-    ];
-    // A connection whose transaction failed is not kept.
-    let answers = connection.pipeline(&calls).await?;
-    let (made, found) = (&answers[2], &answers[3]);
-    if made.is_empty() && answers[4].first().is_some_and(|row| row.get(0)) {
-        // Another node has cut, and perhaps is no longer waiting.
-        connection.query(WAIT_FOR_STANDBYS, &[]).await?;
-    }
-    if connection.take_commit_warning() {
-        return Ok(None);
-    }
-    *kept = Some(connection);
-    Ok(Some(made.iter().chain(found).map(Cut::of).collect()))
+fn uncut() -> StoreError {
+    StoreError::Unavailable("PostgreSQL: a commit is not in the commit order".into())
 }
 
 impl PostgresStore {
-    /// The newest position. What is committed and not cut is cut before.
-    pub(super) fn newest_of_orders(&self) -> StoreResult<Position> {
-        let look = || self.query(NEWEST, &[]);
-        let mut rows = look()?;
-        let uncut: Vec<i64> = rows.first().map(|row| row.get(1)).unwrap_or_default();
-        if !uncut.is_empty() {
-            self.orders.cut(&self.connector, uncut, None)?;
-            rows = look()?;
+    /// The newest position, for who follows the log. A commit that was not cut at the look before, whose node has ended perhaps, is cut
+    /// by a thread: a cut waits for standbys, and those who follow do not.
+    pub(super) fn newest_followed(&self) -> StoreResult<Position> {
+        if self.orders.are_one() {
+            return self.fetch_position();
         }
-        Ok(rows.first().map_or(0, |row| number(row, 0)))
+        let rows = self.query(NEWEST, &[])?;
+        let Some(row) = rows.first() else { return Ok(0) };
+        let (uncut, cuts): (Vec<i64>, Vec<i64>) = (row.get(1), row.get(2));
+        let is_left = |local: &i64| cuts.get((*local >> ORDER_SHIFT) as usize).is_some_and(|cut| cut < local);
+        let before = std::mem::replace(&mut *self.orders.uncut.lock(), uncut);
+        if before.iter().any(is_left) && !self.orders.cuts_leftovers.swap(true, Ordering::AcqRel) {
+            let (orders, connector) = (self.orders.clone(), self.connector.clone());
+            let cut = move || {
+                if let Err(error) = orders.cut(&connector, before, None, false) {
+                    tracing::warn!(%error, "commits that a node left are not in the commit order yet");
+                }
+                orders.cuts_leftovers.store(false, Ordering::Release);
+            };
+            if std::thread::Builder::new().name("cut".into()).spawn(cut).is_err() {
+                self.orders.cuts_leftovers.store(false, Ordering::Release);
+            }
+        }
+        self.position.fetch_max(number(row, 0), Ordering::AcqRel);
+        Ok(number(row, 0))
     }
 
-    /// Cuts the commit of this time that ends at this local position. Answers its position.
-    pub(super) fn cut_through(&self, local: u64, now_ms: u64) -> StoreResult<Position> {
-        if self.orders.known(local).is_none() {
-            self.orders.cut(&self.connector, [bigint(local)], Some(now_ms))?;
+    /// Has a commit of this time, with what it rests on, on the disk and on standbys, and cuts it if it took positions. Answers its
+    /// last position. `generation`: that from before the commit.
+    pub(super) fn cut_commit(
+        &self,
+        local: PositionRange,
+        generation: Generation,
+        now_ms: u64,
+    ) -> StoreResult<Option<Position>> {
+        let has_positions = local.through > local.after;
+        let wanted = has_positions.then(|| bigint(local.through));
+        // Also what another node has cut: that may not be on a standby.
+        if self.orders.cut(&self.connector, wanted, Some(now_ms), !has_positions)? != generation {
+            return Err(StoreError::Unavailable(
+                "the connection to PostgreSQL broke before a commit was durable".into(),
+            ));
         }
-        Ok(self.globals([local])?.of(local))
+        wanted.map(|_| self.globals([local.through])?.of(local.through).ok_or_else(uncut)).transpose()
+    }
+
+    /// The positions of local ones of earlier commits, which are cut if they are not.
+    pub(super) fn globals_of_commits(&self, locals: &[u64]) -> StoreResult<Globals> {
+        let globals = self.globals(locals.iter().copied())?;
+        let missing: Vec<i64> =
+            locals.iter().filter(|local| globals.of(**local).is_none()).map(|local| bigint(*local)).collect();
+        if missing.is_empty() {
+            return Ok(globals);
+        }
+        self.orders.cut(&self.connector, missing, None, false)?;
+        let globals = self.globals(locals.iter().copied())?;
+        if locals.iter().all(|local| globals.of(*local).is_some()) { Ok(globals) } else { Err(uncut()) }
     }
 
     /// Looks up the positions of local ones, which rows have shown.
-    ///
-    /// # Errors
-    /// Those of reads. [`StoreError::Unavailable`]: a standby has shown a commit that the primary does not show.
     pub(super) fn globals(&self, locals: impl IntoIterator<Item = u64>) -> StoreResult<Globals> {
         if self.orders.are_one() {
             return Ok(Globals::as_they_are());
@@ -325,29 +421,15 @@ impl PostgresStore {
                 None => missing.push(local),
             }
         }
-        for look in 0..AHEAD_LOOKS_MAX {
-            if missing.is_empty() {
-                return Ok(Globals(Some(found)));
-            }
+        if !missing.is_empty() {
             let asked: Vec<i64> = missing.iter().copied().map(bigint).collect();
-            match look {
-                0 => self.orders.note(self.query(CUTS_OF, &[&asked])?.iter().map(Cut::of)),
-                // No cut has them yet.
-                1 => self.orders.cut(&self.connector, asked, None)?,
-                _ => {
-                    std::thread::sleep(AHEAD_PAUSE);
-                    self.orders.cut(&self.connector, asked, None)?;
-                }
-            }
-            missing.retain(|local| match self.orders.known(*local) {
-                Some(position) => {
-                    found.insert(*local, position);
-                    false
-                }
-                None => true,
-            });
+            let cuts: Vec<Cut> = self.query(CUTS_OF, &[&asked])?.iter().map(Cut::of).collect();
+            let by_local: BTreeMap<u64, Cut> = cuts.iter().map(|cut| (cut.local_through, *cut)).collect();
+            let position = |local: u64| by_local.range(local..).next().and_then(|(_, cut)| cut.position(local));
+            found.extend(missing.into_iter().filter_map(|local| Some((local, position(local)?))));
+            self.orders.note(cuts);
         }
-        Err(StoreError::Unavailable("a standby shows a commit that PostgreSQL's primary does not show".into()))
+        Ok(Globals(Some(found)))
     }
 
     /// The same for a column of these rows.

@@ -61,14 +61,17 @@ macro_rules! qualified_id_sql {
 pub(crate) use qualified_id_sql;
 
 /// Writes the entries of `fresh`: rows with their conversation, seq, at, part, position and the columns of [`Contents`]. A
-/// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails. `$parts` counts them.
+/// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails. `$parts` counts them; `$in_turn` is the
+/// order of the keys where no earlier lock keeps two transactions apart that store the same ids.
 macro_rules! write_entries {
-    ($parts:expr) => {
+    ($parts:expr, $in_turn:literal) => {
         concat!(
         "e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
            SELECT conversation, seq, part, position, at, content FROM fresh), \
          d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position, request) \
-           SELECT sender, client_msg_id, conversation, seq, at, position, request FROM fresh WHERE sender IS NOT NULL), \
+           SELECT sender, client_msg_id, conversation, seq, at, position, request FROM fresh WHERE sender IS NOT NULL",
+            $in_turn,
+            "), \
          o AS (INSERT INTO outbox (position, conversation, seq) \
            SELECT position, conversation, seq FROM fresh WHERE pushed), \
          h AS (UPDATE heads SET last_seq = x.seq, last_at = x.at, last_position = x.position FROM \

@@ -231,10 +231,9 @@ pub(crate) fn divide(orders: Orders) -> String {
     let count = orders.count();
     format!(
         "PERFORM FROM counters FOR UPDATE; \
-         INSERT INTO orders (ord, position, conversations, dedupe_swept) \
-         SELECT o, CASE WHEN o = 0 THEN c.position ELSE o::bigint << {ORDER_SHIFT} END, (c.conversations + {count} - 1) / {count}, \
-           CASE WHEN o = 0 THEN h.dedupe_swept ELSE o::bigint << {ORDER_SHIFT} END \
-         FROM counters c, history h, generate_series(0, {count} - 1) o; \
+         INSERT INTO orders (ord, position, conversations) \
+         SELECT o, CASE WHEN o = 0 THEN c.position ELSE o::bigint << {ORDER_SHIFT} END, (c.conversations + {count} - 1) / {count} \
+         FROM counters c, generate_series(0, {count} - 1) o; \
          INSERT INTO cuts (through, local_through, count, at) SELECT position, position, position, 0 FROM counters WHERE position > 0; \
          UPDATE history SET orders = {count}, one_order_through = (SELECT position FROM counters); \
          UPDATE counters SET cut_through = position, cuts = ARRAY(SELECT position FROM orders ORDER BY ord); \

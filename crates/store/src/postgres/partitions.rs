@@ -22,6 +22,8 @@ const KEPT: i32 = 0;
 const REMOVED_AT_ONCE: usize = 1_000;
 /// The range of positions whose first results one statement sweeps.
 const SWEPT_POSITIONS: u64 = 20_000;
+/// The rows of first results that one statement looks at in a database of several orders.
+const SWEPT_ROWS: i64 = 20_000;
 
 pub(crate) struct Partitions {
     days: u64,
@@ -97,6 +99,8 @@ struct PartitionStats {
     number: i32,
     entries: u64,
     bytes: u64,
+    /// In a database of one order.
+    last_position: u64,
 }
 
 impl PostgresStore {
@@ -106,6 +110,7 @@ impl PostgresStore {
             number: row.get(0),
             entries: number(row, 1),
             bytes: number(row, 2),
+            last_position: number(row, 3),
         };
         Ok(rows.iter().map(stats).collect())
     }
@@ -129,15 +134,16 @@ impl PostgresStore {
             bytes -= stats.bytes;
             first_kept = first_kept.max(stats.number + 1);
         }
-        let dropped: Vec<&PartitionStats> = partitions.iter().filter(|stats| stats.number < first_kept).collect();
-        let numbers: Vec<i32> = dropped.iter().map(|stats| stats.number).collect();
-        let last = self.query(LAST_OF_ORDERS, &[&numbers])?;
         let mut removed = 0;
-        for stats in dropped {
+        let mut through = None;
+        for stats in partitions.iter().filter(|stats| stats.number < first_kept) {
             removed += self.drop_partition(stats, except)?;
+            through = Some(stats.last_position);
         }
-        for row in &last {
-            self.sweep_first_results(row.get(0), number(row, 1))?;
+        match through {
+            Some(through) if self.orders.are_one() => self.sweep_first_results(through)?,
+            Some(_) => self.sweep_all_first_results()?,
+            None => {}
         }
         Ok(removed)
     }
@@ -198,23 +204,25 @@ impl PostgresStore {
         }
     }
 
-    /// Removes first results of entries that are gone, up to this position of an order. Such rows are ignored in any case;
-    /// removing them frees their room.
-    fn sweep_first_results(&self, order: i64, through: u64) -> StoreResult<()> {
-        let is_one = self.orders.are_one();
-        let rows = if is_one { self.query(SWEPT, &[]) } else { self.query(SWEPT_IN_ORDER, &[&order]) };
-        let mut swept = rows?.first().map_or(through, |row| number(row, 0));
-        // The rows of several orders are mixed, so that a small range is no cheaper.
-        let step = if is_one { SWEPT_POSITIONS } else { u64::MAX - swept };
+    /// Removes first results of entries that are gone, up to this position. Such rows are ignored in any case; removing
+    /// them frees their room.
+    fn sweep_first_results(&self, through: u64) -> StoreResult<()> {
+        let rows = self.query("SELECT dedupe_swept FROM history", &[])?;
+        let mut swept = rows.first().map_or(0, |row| number(row, 0));
         while swept < through {
-            let next = through.min(swept + step);
+            let next = through.min(swept + SWEPT_POSITIONS);
             self.query(SWEEP_SENDS, &[&bigint(swept), &bigint(next)])?;
-            if is_one {
-                self.query(NOTE_SWEPT, &[&bigint(next)])?;
-            } else {
-                self.query(NOTE_SWEPT_IN_ORDER, &[&bigint(next), &order])?;
-            }
+            self.query("UPDATE history SET dedupe_swept = greatest(dedupe_swept, $1)", &[&bigint(next)])?;
             swept = next;
+        }
+        Ok(())
+    }
+
+    /// The same in a database of several orders, where no range of rows holds a range of positions: page by page of all.
+    fn sweep_all_first_results(&self) -> StoreResult<()> {
+        let (mut sender, mut id) = (i64::MIN, String::new());
+        while let Some(last) = self.query(SWEEP_PAGE, &[&sender, &id, &SWEPT_ROWS])?.first() {
+            (sender, id) = (last.get(0), last.get(1));
         }
         Ok(())
     }
@@ -264,17 +272,16 @@ fn remove_through(conversation: ConversationNo, seq: u64, order: Option<u16>) ->
     )
 }
 
-const STATS: &str = "SELECT part, sum(entries)::bigint, sum(bytes)::bigint FROM (SELECT part, entries, bytes FROM parts \
-     UNION ALL SELECT part, entries, bytes FROM order_parts) p GROUP BY part ORDER BY part";
-/// The last position of each order in some partitions.
-const LAST_OF_ORDERS: &str = "SELECT o, last.position FROM history h CROSS JOIN LATERAL generate_series(0::bigint, h.orders - 1) o \
-     CROSS JOIN LATERAL (SELECT max(m.position) AS position FROM unnest($1::integer[]) AS k (part) CROSS JOIN LATERAL \
-       (SELECT position FROM entries WHERE part = k.part AND position > o << 48 AND position < (o + 1) << 48 \
-        ORDER BY position DESC LIMIT 1) m) last WHERE last.position IS NOT NULL";
-const SWEPT: &str = "SELECT dedupe_swept FROM history";
-const SWEPT_IN_ORDER: &str = "SELECT dedupe_swept FROM orders WHERE ord = $1::bigint";
-const NOTE_SWEPT: &str = "UPDATE history SET dedupe_swept = greatest(dedupe_swept, $1)";
-const NOTE_SWEPT_IN_ORDER: &str = "UPDATE orders SET dedupe_swept = greatest(dedupe_swept, $1) WHERE ord = $2::bigint";
+/// Of a database that was divided, entries from before are counted in `parts`, and may be subtracted from `order_parts`.
+const STATS: &str = "SELECT part, greatest(sum(entries), 0)::bigint, greatest(sum(bytes), 0)::bigint, max(last_position) \
+     FROM (SELECT part, entries, bytes, last_position FROM parts \
+     UNION ALL SELECT part, entries, bytes, 0 FROM order_parts) p GROUP BY part ORDER BY part";
+/// Removes the first results among so many rows behind a key whose entries are gone; answers the last of these rows.
+const SWEEP_PAGE: &str = "WITH page AS MATERIALIZED (SELECT sender, client_msg_id, conversation, seq FROM dedupe \
+       WHERE (sender, client_msg_id) > ($1, $2) ORDER BY sender, client_msg_id LIMIT $3), \
+     gone AS (DELETE FROM dedupe d USING page p WHERE d.sender = p.sender AND d.client_msg_id = p.client_msg_id AND NOT EXISTS \
+       (SELECT FROM chapters c WHERE c.conversation = p.conversation AND c.first_seq <= p.seq)) \
+     SELECT sender, client_msg_id FROM page ORDER BY sender DESC, client_msg_id DESC LIMIT 1";
 /// Removes the first results of entries that are gone.
 const FORGET_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[]) AS k (sender, id) \
      WHERE d.sender = k.sender AND d.client_msg_id IN (k.id, $3::bigint || '/' || k.id) AND d.conversation = $3 AND d.seq <= $4";

@@ -2,7 +2,7 @@
 
 use super::{
     PostgresStore,
-    commit_orders::Globals,
+    commit_orders::{Globals, local_through, position_of},
     connection::{Purpose, bigint, number},
     failure::Failure,
     load::membership,
@@ -42,6 +42,8 @@ macro_rules! entries {
 }
 /// The tables whose rows hold bodies: messages, and webhook events that wait or have failed.
 const VACUUM: &str = "VACUUM entries, dead_notifications, notification_retries";
+/// Entries that are looked through at once for one that is in the commit order.
+const UNCUT_AT_ONCE: usize = 64;
 const FROM_OLDEST: &str = entries!("ASC");
 const FROM_NEWEST: &str = entries!("DESC");
 const HEAD: &str = "SELECT h.last_seq, h.last_at, h.last_position, \
@@ -49,12 +51,15 @@ const HEAD: &str = "SELECT h.last_seq, h.last_at, h.last_position, \
      FROM heads h WHERE h.conversation = $1";
 const OUTBOX: &str = "SELECT position, conversation, seq FROM outbox \
      WHERE position > greatest($1, (SELECT outbox_done FROM counters)) ORDER BY position LIMIT $2";
-/// The same, cut by cut.
-const OUTBOX_OF_ORDERS: &str = "SELECT o.position + c.through - c.local_through, o.conversation, o.seq \
-     FROM (SELECT greatest($1, outbox_done) AS after FROM counters) d \
-     CROSS JOIN LATERAL (SELECT through, local_through, count FROM cuts WHERE through > d.after ORDER BY through) c \
-     CROSS JOIN LATERAL (SELECT position, conversation, seq FROM outbox WHERE position > c.local_through - c.count \
-     AND position > d.after - c.through + c.local_through AND position <= c.local_through ORDER BY position) o LIMIT $2";
+/// The same of several orders: the first items of each, in the order of their positions.
+const OUTBOX_OF_ORDERS: &str = concat!(
+    "SELECT p.position, o.conversation, o.seq FROM (SELECT greatest($1, outbox_done) AS after FROM counters) d \
+     CROSS JOIN orders r CROSS JOIN LATERAL (SELECT position, conversation, seq FROM outbox WHERE position > ",
+    local_through!("r.ord", "d.after"),
+    " AND position < (r.ord::bigint + 1) << 48 ORDER BY position LIMIT $2) o CROSS JOIN LATERAL (SELECT ",
+    position_of!("o.position"),
+    " AS position) p WHERE p.position IS NOT NULL ORDER BY p.position LIMIT $2"
+);
 const ENTRY_AT: &str = "SELECT at FROM entries WHERE conversation = $1 AND seq = $2 AND part = \
      (SELECT part FROM chapters WHERE conversation = $1 AND first_seq <= $2 ORDER BY first_seq DESC LIMIT 1)";
 
@@ -65,15 +70,36 @@ impl PostgresStore {
     }
 }
 
-/// An entry from four columns, `first` and those behind it.
-pub(super) fn entry_at(row: &Row, first: usize, globals: &Globals) -> StoreResult<StoredEntry> {
-    decode_content(number(row, first), globals.at(row, first + 1), number(row, first + 2), row.get(first + 3))
+/// An entry from four columns, `first` and those behind it; `None`: it is not in the commit order yet.
+pub(super) fn entry_at(row: &Row, first: usize, globals: &Globals) -> Option<StoreResult<StoredEntry>> {
+    let position = globals.at(row, first + 1)?;
+    Some(decode_content(number(row, first), position, number(row, first + 2), row.get(first + 3)))
 }
 
-/// A head from four columns, `first` and those behind it.
-pub(super) fn head_at(row: &Row, first: usize, globals: &Globals) -> Head {
-    let [last_seq, last_at, first_seq] = [0, 1, 3].map(|column| number(row, first + column));
-    Head { last_seq, last_at, last_position: globals.at(row, first + 2), first_seq }
+impl PostgresStore {
+    /// A head from four columns, `first` and those behind it.
+    pub(super) fn head_at(
+        &self,
+        conversation: ConversationNo,
+        row: &Row,
+        first: usize,
+        globals: &Globals,
+    ) -> StoreResult<Head> {
+        let [last_seq, last_at, first_seq] = [0, 1, 3].map(|column| number(row, first + column));
+        if let Some(last_position) = globals.at(row, first + 2) {
+            return Ok(Head { last_seq, last_at, last_position, first_seq });
+        }
+        // The newest entries are not in the commit order yet: the head is that of the ones before.
+        let mut next = last_seq;
+        while next > first_seq {
+            let page = self.entries(conversation, first_seq, next - 1, UNCUT_AT_ONCE, End::Newest)?;
+            if let Some(StoredEntry { seq, position, at, .. }) = page.last() {
+                return Ok(Head { last_seq: *seq, last_at: *at, last_position: *position, first_seq });
+            }
+            next = next.saturating_sub(UNCUT_AT_ONCE as u64);
+        }
+        Ok(Head { last_seq: first_seq.saturating_sub(1), first_seq, ..Head::default() })
+    }
 }
 
 /// A user from three columns: the card, when tokens were revoked and the settings, `first` and those behind it.
@@ -179,7 +205,7 @@ impl Store for PostgresStore {
     fn head(&self, no: ConversationNo) -> StoreResult<Head> {
         let rows = self.read(Read::Head, HEAD, &[&bigint(no.0)])?;
         let Some(row) = rows.first() else { return Ok(Head { first_seq: 1, ..Head::default() }) };
-        Ok(head_at(row, 0, &self.globals_in(&rows, 2)?))
+        self.head_at(no, row, 0, &self.globals_in(&rows, 2)?)
     }
 
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
@@ -230,8 +256,8 @@ impl Store for PostgresStore {
         let globals = self.globals_in(&rows, 1)?;
         let entry = |row| entry_at(row, 0, &globals);
         match from {
-            End::Oldest => rows.iter().map(entry).collect(),
-            End::Newest => rows.iter().rev().map(entry).collect(),
+            End::Oldest => rows.iter().filter_map(entry).collect(),
+            End::Newest => rows.iter().rev().filter_map(entry).collect(),
         }
     }
 

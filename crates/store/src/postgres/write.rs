@@ -389,7 +389,7 @@ const EMPTY_OUTBOXES: &str = concat!(
 );
 /// Entries whose sequences are decided, and changes for the commit log.
 macro_rules! append {
-    ($counters:literal, $parts:expr) => {
+    ($counters:literal, $parts:expr, $in_turn:literal) => {
         concat!(
     "WITH base AS (UPDATE ", $counters, " RETURNING position - $1 AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position FROM base, \
@@ -399,13 +399,17 @@ macro_rules! append {
     now_ms!(),
     ", n.change \
        FROM base, unnest($11::bigint[], $12::bytea[]) AS n (place, change)), ",
-    write_entries!($parts),
+    write_entries!($parts, $in_turn),
     "SELECT position FROM base"
         )
     };
 }
-const APPEND: &str = append!("counters SET position = position + $1", count_entries!());
-const APPEND_IN_ORDER: &str = append!("orders SET position = position + $1 WHERE ord = $14", count_entries_in!("$14"));
+const APPEND: &str = append!("counters SET position = position + $1", count_entries!(), "");
+const APPEND_IN_ORDER: &str = append!(
+    "orders SET position = position + $1 WHERE ord = $14",
+    count_entries_in!("$14"),
+    " ORDER BY sender, client_msg_id"
+);
 /// Changes for the commit log, of a batch without entries.
 macro_rules! log {
     ($counters:literal) => {

@@ -4,7 +4,7 @@
 use crate::support::{postgres::*, *};
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 use tidings_domain::{model::*, store::*};
@@ -141,6 +141,57 @@ fn a_stopped_server_refuses_callers_at_once() {
     server.launch();
     eventually(|| store.commit(&[append(room, "c")], NOON));
     assert_eq!(stored_ids(&store, room), ["a", "b", "c"]);
+}
+
+/// Two nodes commit, and one cut has both commits.
+#[test]
+fn a_commit_in_the_cut_of_another_node_waits_for_the_standby_by_itself() {
+    let server = PostgresServer::start(&["fsync=off"]);
+    let url = server.database_in_orders(3);
+    let nodes = [open_at(&url), open_at(&url)];
+    let rooms = [populate(&nodes[0]), group(&nodes[0], "other")];
+    nodes.iter().zip(rooms).for_each(|(node, room)| say(node, room, ["before"], NOON));
+    server.sql(&url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    let held = server.hold(&url, "LOCK TABLE tidings.cutting IN EXCLUSIVE MODE");
+    let count = |event: &str| {
+        let waiting = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = '{event}' AND datname = current_database()"
+        );
+        server.sql(&url, &waiting)
+    };
+    let done = AtomicUsize::new(0);
+    let interrupted = std::thread::scope(|scope| {
+        let send = |node: usize| {
+            let (nodes, done) = (&nodes, &done);
+            move || {
+                let committed = nodes[node].commit(&[append(rooms[node], "a")], NOON);
+                done.fetch_add(1, Ordering::AcqRel);
+                committed
+            }
+        };
+        let commits = [0, 1].map(|node| scope.spawn(send(node)));
+        while count("relation") != "2" {
+            std::thread::yield_now();
+        }
+        server.sql(&url, "SELECT pg_reload_conf()");
+        drop(held);
+        for cancelled in 0..2 {
+            server.wait_for_event(&url, "SyncRep");
+            assert_eq!(done.load(Ordering::Acquire), cancelled, "nothing is acknowledged before");
+            server.sql(&url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+            while done.load(Ordering::Acquire) == cancelled {
+                std::thread::yield_now();
+            }
+        }
+        commits.map(|commit| commit.join().unwrap())
+    });
+    assert!(interrupted.iter().all(|commit| matches!(commit, Err(StoreError::Unavailable(_)))), "{interrupted:?}");
+    server.sql(&url, "ALTER SYSTEM RESET synchronous_standby_names");
+    server.sql(&url, "SELECT pg_reload_conf()");
+    for (node, room) in nodes.iter().zip(rooms) {
+        let again = eventually(|| node.commit(&[append(room, "a")], NOON)).remove(0);
+        assert!(matches!(again, Outcome::Appended(Appended { seq: 2, duplicate: true, .. })), "{again:?}");
+    }
 }
 
 #[test]

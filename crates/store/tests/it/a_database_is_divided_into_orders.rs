@@ -1,7 +1,10 @@
 //! A database of one order is divided into several: what is stored stays, cursors go on, and whoever does not know of it stores nothing.
 
 use crate::support::{postgres::*, *};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
 use tidings_domain::{
     commit_log::{CommitLog, NodeInfo},
     model::*,
@@ -169,8 +172,19 @@ fn what_a_node_has_committed_and_not_cut_others_cut() {
     });
     assert!(matches!(committed, Err(StoreError::Unavailable(_))), "not acknowledged: {committed:?}");
     drop(held);
-    let log = second.committed_after(newest, 10).unwrap();
+    // It was shown to nobody. Whoever follows the log has it cut, and does not wait.
+    assert_eq!(second.head(rooms[2]).unwrap(), Head { first_seq: 1, ..Head::default() });
+    assert_eq!(second.entries(rooms[2], 1, 9, 9, End::Oldest).unwrap(), []);
+    let deadline = Instant::now() + NO_TIMEOUT;
+    let log = loop {
+        let log = second.committed_after(newest, 10).unwrap();
+        if log.span.through > newest {
+            break log;
+        }
+        assert!(Instant::now() < deadline, "nobody cuts it");
+    };
     assert_eq!((log.span.through, log.records.len()), (newest + 1, 1));
+    assert_eq!(stored_ids(&second, rooms[2]), ["left"]);
     let again = first.commit(&[append(rooms[2], "left")], NOON).unwrap().remove(0);
     assert!(
         matches!(again, Outcome::Appended(Appended { position, duplicate: true, .. }) if position == newest + 1),

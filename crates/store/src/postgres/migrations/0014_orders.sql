@@ -7,9 +7,7 @@ CREATE TABLE orders (
     -- The last position of this order that was taken. The order's number is in the bits from 48 on.
     position bigint NOT NULL,
     -- How many numbers of conversations were given: the n-th is n times the number of orders, plus the order's.
-    conversations bigint NOT NULL,
-    -- First results of entries that are gone were removed up to this position.
-    dedupe_swept bigint NOT NULL
+    conversations bigint NOT NULL
 ) WITH (fillfactor = 10);
 
 -- A cut puts what an order has committed since the one before into the one commit order.
