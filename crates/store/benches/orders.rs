@@ -90,9 +90,13 @@ fn run(server: &PostgresServer, nodes: usize, orders: u16, under_way: u64, time:
     let batch = (under_way / u64::from(orders)).max(1);
     let (before, began) = (cpu_ms(server), Instant::now());
     let commits: u64 = std::thread::scope(|scope| {
-        let workers = stores.iter().flat_map(|store| rooms.iter().map(move |rooms| (store, rooms)));
-        let start = |(worker, (store, rooms))| scope.spawn(move || commit(store, rooms, batch, worker, began + time));
-        let workers: Vec<_> = (1..).zip(workers).map(start).collect();
+        let mut workers = Vec::new();
+        for store in &stores {
+            for of_order in rooms {
+                let worker = workers.len() as u64 + 1;
+                workers.push(scope.spawn(move || commit(store, of_order, batch, worker, began + time)));
+            }
+        }
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
     });
     let (took, cpu) = (began.elapsed().as_secs_f64(), (cpu_ms(server) - before) as f64 / 1_000.0);

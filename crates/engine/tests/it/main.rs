@@ -20,6 +20,7 @@ mod bulk_sends_reach_each_follower_once;
 mod caps_hold_on_all_devices;
 mod compiled_rules_match_the_reference;
 mod conversations_keep_for_their_own_time;
+mod databases;
 mod decisions_match_a_reference_evaluator;
 mod deleted_conversations_leave_nothing;
 mod erased_users_leave_an_alias;

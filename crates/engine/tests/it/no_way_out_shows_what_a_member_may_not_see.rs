@@ -6,6 +6,7 @@
 //!
 //! Each text and each reaction is a word of its own, so that a leak shows wherever it is.
 
+use crate::databases::databases_by_turns;
 use crate::postgres::PostgresServer;
 use crate::support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};

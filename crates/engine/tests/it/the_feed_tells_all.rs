@@ -1,7 +1,7 @@
 //! Whoever follows the feed of events, with stops at any place, has in the end what the API shows: timelines, reactions, pins,
 //! members, read marks and profiles. `FEED_SEED` replays a run.
 
-use crate::{postgres::PostgresServer, support::*};
+use crate::{databases::databases_by_turns, postgres::PostgresServer, support::*};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use std::{

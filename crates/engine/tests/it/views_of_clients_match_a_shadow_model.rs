@@ -5,6 +5,7 @@
 //!
 //! `HISTORIES=10000 cargo test -p tidings-engine --test it views_of_clients_match_a_shadow_model --release` runs more of them.
 
+use crate::databases::databases_by_turns;
 use crate::postgres::PostgresServer;
 use crate::support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};

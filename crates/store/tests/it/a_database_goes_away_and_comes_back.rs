@@ -45,12 +45,17 @@ fn send(store: &dyn Store, rooms: &[ConversationNo], stop: &AtomicBool, sent: &A
 
 #[test]
 fn acknowledged_messages_survive_a_kill_under_load() {
+    [1, 3].into_iter().for_each(survive_a_kill);
+}
+
+fn survive_a_kill(orders: u16) {
     let server = PostgresServer::start(&[]);
-    let url = server.database();
-    let store = open_at(&url);
+    let url = server.database_in_orders(orders);
+    // Another node sends, too: what it is given must not be what this one has lost.
+    let (store, other) = (open_at(&url), open_at(&url));
     populate(&store);
-    let rooms: Vec<_> = (0..4).map(|n| group(&store, &format!("room-{n}"))).collect();
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let rooms: Vec<_> = (0..8).map(|n| group(&store, &format!("room-{n}"))).collect();
+    let (stop, sent, sent_by_other) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let reach = |rounds: u64| {
         let until = sent.load(Ordering::Acquire).saturating_add(rounds);
         while sent.load(Ordering::Acquire) < until {
@@ -59,7 +64,8 @@ fn acknowledged_messages_survive_a_kill_under_load() {
     };
     let acknowledged = std::thread::scope(|scope| {
         let stopping = scopeguard::guard((), |()| stop.store(true, Ordering::Release));
-        let sender = scope.spawn(|| send(&store, &rooms, &stop, &sent));
+        let sender = scope.spawn(|| send(&store, &rooms[..4], &stop, &sent));
+        let other = scope.spawn(|| send(&other, &rooms[4..], &stop, &sent_by_other));
         for _ in 0..3 {
             reach(20);
             server.kill();
@@ -72,7 +78,9 @@ fn acknowledged_messages_survive_a_kill_under_load() {
         }
         reach(20);
         drop(stopping);
-        sender.join().unwrap()
+        let mut acknowledged = sender.join().unwrap();
+        acknowledged.extend(other.join().unwrap());
+        acknowledged
     });
     println!("{} acknowledged", acknowledged.len());
     holds(&store, &rooms, &acknowledged);
@@ -94,17 +102,22 @@ fn holds(store: &dyn Store, rooms: &[ConversationNo], acknowledged: &HashMap<Str
 
 #[test]
 fn acknowledged_messages_survive_the_loss_of_the_primary() {
+    [1, 3].into_iter().for_each(survive_the_loss_of_the_primary);
+}
+
+fn survive_the_loss_of_the_primary(orders: u16) {
     let primary = PostgresServer::start(&["fsync=off"]);
-    let url = primary.database();
+    let url = primary.database_in_orders(orders);
     let database = url.rsplit('/').next().unwrap();
     let standby = primary.synchronous_standby(&["fsync=off"]);
-    let store = open_at(&primary.url_with(&standby, database));
+    let [store, other] = [(); 2].map(|()| open_at(&primary.url_with(&standby, database)));
     populate(&store);
-    let rooms: Vec<_> = (0..4).map(|n| group(&store, &format!("room-{n}"))).collect();
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let rooms: Vec<_> = (0..8).map(|n| group(&store, &format!("room-{n}"))).collect();
+    let (stop, sent, sent_by_other) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let acknowledged = std::thread::scope(|scope| {
         let stopping = scopeguard::guard((), |()| stop.store(true, Ordering::Release));
-        let sender = scope.spawn(|| send(&store, &rooms, &stop, &sent));
+        let sender = scope.spawn(|| send(&store, &rooms[..4], &stop, &sent));
+        let other = scope.spawn(|| send(&other, &rooms[4..], &stop, &sent_by_other));
         let reach = |rounds: u64| {
             let until = sent.load(Ordering::Acquire).saturating_add(rounds);
             while sent.load(Ordering::Acquire) < until {
@@ -116,7 +129,9 @@ fn acknowledged_messages_survive_the_loss_of_the_primary() {
         standby.promote();
         reach(20);
         drop(stopping);
-        sender.join().unwrap()
+        let mut acknowledged = sender.join().unwrap();
+        acknowledged.extend(other.join().unwrap());
+        acknowledged
     });
     println!("{} acknowledged", acknowledged.len());
     holds(&store, &rooms, &acknowledged);

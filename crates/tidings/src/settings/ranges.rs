@@ -20,7 +20,7 @@ const BY_UNIT: [(&str, f64); 6] = [
 const COUNT_MAX: f64 = 1e9;
 
 /// (table, name, least, most) of settings that the rules of [`bounds`] do not fit.
-const CUSTOM_RANGES: [(&str, &str, f64, f64); 22] = [
+const CUSTOM_RANGES: [(&str, &str, f64, f64); 23] = [
     ("", "unread_bytes_per_user_max", 1.0, (1_u64 << 50) as f64),
     // Long bodies may take three quarters of it, and the longest batch must fit into that.
     ("", "http_body_bytes_max", (HTTP_BODY_BYTES_MAX / 3 * 4 + 4) as f64, (1_u64 << 50) as f64),

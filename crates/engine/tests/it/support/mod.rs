@@ -4,7 +4,6 @@
 pub mod lost_answers;
 pub mod side_log;
 
-use crate::postgres::{PostgresServer, open_at};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use lost_answers::{LostAnswers, Write};
 use parking_lot::Mutex;
@@ -565,15 +564,6 @@ pub fn run_histories(
         }
     };
     std::thread::scope(|scope| (0..STORES_AT_ONCE).for_each(|_| drop(scope.spawn(work))));
-}
-
-/// Stores on databases of one order and of three, by turns.
-pub fn databases_by_turns(server: &PostgresServer) -> impl Fn() -> Arc<dyn Store> + Sync {
-    let opened = AtomicUsize::new(0);
-    move || {
-        let orders = if opened.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { 3 } else { 1 };
-        Arc::new(open_at(&server.database_in_orders(orders)))
-    }
 }
 
 /// Stores whose random histories run at the same time.
