@@ -163,9 +163,8 @@ impl PostgresStore {
             outbox: options.outbox,
             connector,
         };
-        // Twice: what no node has cut meanwhile, an earlier process may have left.
-        store.newest_followed()?;
-        store.newest_followed()?;
+        store.cut_leftovers()?;
+        store.fetch_position()?;
         store.connector.watch_liveness();
         Ok(store)
     }

@@ -88,9 +88,10 @@ const WAITS_FOR_STANDBYS: &str = "SELECT current_setting('synchronous_standby_na
 /// Writes to the log, and so waits until the disk and the standbys have all that is before. It does so without the lock: nodes wait
 /// together.
 const FLUSH: &str = "SELECT FROM pg_logical_emit_message(true, 'tidings', '')";
-/// The newest position, how far orders have committed that are not cut so far, and how far each is cut.
+/// The newest position, how far orders have committed that are not cut so far, how far each is cut, and when the server began: one that
+/// takes another's place may have lost cuts.
 const NEWEST: &str = "SELECT c.position, ARRAY(SELECT o.position FROM orders o WHERE o.position > c.cuts[o.ord + 1]), \
-     c.cuts FROM counters c";
+     c.cuts, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint FROM counters c";
 /// The cuts that have these local positions.
 const CUTS_OF: &str = "SELECT c.through, c.local_through, c.count FROM unnest($1::bigint[]) AS k (local) CROSS JOIN LATERAL \
      (SELECT through, local_through, count FROM cuts WHERE local_through >= k.local ORDER BY local_through LIMIT 1) c \
@@ -196,6 +197,8 @@ pub(crate) struct CommitOrders {
     /// Commits that were not cut at the last look, and whether a thread cuts what was left.
     uncut: Mutex<Vec<i64>>,
     cuts_leftovers: AtomicBool,
+    /// When the server began that was looked at last.
+    server: AtomicU64,
 }
 
 impl CommitOrders {
@@ -212,6 +215,7 @@ impl CommitOrders {
             connections: AtomicU64::new(0),
             uncut: Mutex::default(),
             cuts_leftovers: AtomicBool::new(false),
+            server: AtomicU64::new(0),
         }
     }
 
@@ -359,6 +363,9 @@ impl PostgresStore {
         let rows = self.query(NEWEST, &[])?;
         let Some(row) = rows.first() else { return Ok(0) };
         let (uncut, cuts): (Vec<i64>, Vec<i64>) = (row.get(1), row.get(2));
+        if self.orders.server.swap(number(row, 3), Ordering::AcqRel) != number(row, 3) {
+            self.orders.known.iter().for_each(|of_order| of_order.lock().clear());
+        }
         let is_left = |local: &i64| cuts.get((*local >> ORDER_SHIFT) as usize).is_some_and(|cut| cut < local);
         let before = std::mem::replace(&mut *self.orders.uncut.lock(), uncut);
         if before.iter().any(is_left) && !self.orders.cuts_leftovers.swap(true, Ordering::AcqRel) {
@@ -375,6 +382,16 @@ impl PostgresStore {
         }
         self.position.fetch_max(number(row, 0), Ordering::AcqRel);
         Ok(number(row, 0))
+    }
+
+    /// Cuts what an earlier process may have left, when the store is opened.
+    pub(super) fn cut_leftovers(&self) -> StoreResult<()> {
+        if self.orders.are_one() {
+            return Ok(());
+        }
+        let rows = self.query(NEWEST, &[])?;
+        let uncut: Vec<i64> = rows.first().map(|row| row.get(1)).unwrap_or_default();
+        if uncut.is_empty() { Ok(()) } else { self.orders.cut(&self.connector, uncut, None, false).map(drop) }
     }
 
     /// Has a commit of this time, with what it rests on, on the disk and on standbys, and cuts it if it took positions. Answers its

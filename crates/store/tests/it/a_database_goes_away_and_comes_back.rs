@@ -163,10 +163,14 @@ fn a_stopped_server_refuses_callers_at_once() {
 fn a_commit_in_the_cut_of_another_node_waits_for_the_standby_by_itself() {
     let server = PostgresServer::start(&["fsync=off"]);
     let url = server.database_in_orders(3);
-    let nodes = [open_at(&url), open_at(&url)];
-    let rooms = [populate(&nodes[0]), group(&nodes[0], "other")];
-    nodes.iter().zip(rooms).for_each(|(node, room)| say(node, room, ["before"], NOON));
+    let before = open_at(&url);
+    let rooms = [populate(&before), group(&before, "other")];
+    rooms.iter().for_each(|room| say(&before, *room, ["before"], NOON));
+    drop(before);
     server.sql(&url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    server.stop();
+    server.launch();
+    let nodes = [open_at(&url), open_at(&url)];
     let held = server.hold(&url, "LOCK TABLE tidings.cutting IN EXCLUSIVE MODE");
     let count = |event: &str| {
         let waiting = format!(
@@ -188,7 +192,6 @@ fn a_commit_in_the_cut_of_another_node_waits_for_the_standby_by_itself() {
         while count("relation") != "2" {
             std::thread::yield_now();
         }
-        server.sql(&url, "SELECT pg_reload_conf()");
         drop(held);
         for cancelled in 0..2 {
             server.wait_for_event(&url, "SyncRep");
