@@ -8,7 +8,7 @@ use std::sync::{
 use tidings_domain::store::Store;
 
 /// Stores on databases of three orders and of one, by turns.
-pub fn databases_by_turns(server: &PostgresServer) -> impl Fn() -> Arc<dyn Store> + Sync {
+pub(crate) fn databases_by_turns(server: &PostgresServer) -> impl Fn() -> Arc<dyn Store> + Sync {
     let opened = AtomicUsize::new(0);
     move || {
         let orders = if opened.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { 3 } else { 1 };
