@@ -4,7 +4,7 @@
 //! popups and the engine are built on its ports; the stores, the bus and the tests' kit implement them. In reading order:
 //! - [`model`]: users, conversations, entries, lanes;
 //! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`store_error`]:
-//!   the errors of both; [`stored_id`]: the ids that a store can be asked for; [`stored_names`]: names that only rows have; [`request_digest`]: whether two requests are the same; [`decide`]: the rules of a commit, which every durable store follows; [`orders`]: in how many orders it commits; [`chat_rows`], [`chat_row_kind`]: the rows that
+//!   the errors of both; [`stored_id`]: the ids that a store can be asked for; [`stored_names`]: names that only rows have; [`request_digest`]: whether two requests are the same; [`decide`]: the rules of a commit, which every durable store follows; [`chat_rows`], [`chat_row_kind`]: the rows that
 //!   it keeps besides entries, profiles and details; [`desks`]: those of accounts that answer; [`restrictions`]: mutes and bans; [`joining`]: invites and requests to join; [`row_keys`]: the form of their keys;
 //! - [`erase_step`], [`erasure`]: what of all this is a person's, when the person is erased; [`scheduled`]: messages for a later time;
 //! - [`push_tokens`], [`token_digest`], [`providers`]: where providers reach devices, and the port by which they do;
@@ -41,7 +41,6 @@ pub mod metrics;
 pub mod model;
 pub mod node_settings;
 pub mod notification_counts;
-pub mod orders;
 pub mod providers;
 pub mod push_store;
 pub mod push_tokens;

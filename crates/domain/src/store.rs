@@ -5,11 +5,12 @@
 //! row locks. Calls block: the committer and readers make them from their own threads (or
 //! `spawn_blocking`), never from a thread that serves sockets.
 //!
-//! In reading order: `proposals` (what is written, and with which outcome), this file (reads and the port), [`batch_reads`]
+//! In reading order: `proposals` (what is written, and with which outcome), `orders` (in how many orders commits are made), this file (reads and the port), [`batch_reads`]
 //! (batched reads as sequences of single ones), `rows` (rows whose meaning only their writer knows). Errors are in
 //! [`store_error`](crate::store_error), terms in [`leadership`](crate::leadership).
 
 pub mod batch_reads;
+mod orders;
 mod proposals;
 mod rows;
 
@@ -21,10 +22,10 @@ pub use crate::{
 use crate::{
     log_records::{LogPage, PruneProgress},
     model::*,
-    orders::Orders,
     push_store::PushStore,
     stored_id::StoredId,
 };
+pub use orders::Orders;
 pub use proposals::{
     Appended, FirstResult, MemberAct, MessageChange, NewConversation, NotificationKey, NotificationTable, Outcome,
     PreferencesPatch, Proposal, Rejection, StoredMove, StoredNotification, UserPatch,

@@ -48,7 +48,6 @@ use tidings_domain::{
     gates::OpenGates,
     metrics::Metrics,
     model::*,
-    orders::Orders,
     refusals::{STORE_RETRY_AFTER_MS, proposal_refusal, store_refusal},
     store::*,
 };

@@ -47,9 +47,8 @@ use tidings_domain::{
     leadership::{LeaderElection, Leads},
     metrics::Metrics,
     model::*,
-    orders::Orders,
     rate::Gcra,
-    store::Store,
+    store::{Orders, Store},
     user_limiter::UserLimiter,
 };
 use tidings_popups::{PopupParts, PopupService};

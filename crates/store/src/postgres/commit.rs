@@ -22,8 +22,7 @@ use parking_lot::Mutex;
 use std::{sync::atomic::Ordering, time::Duration};
 use tidings_domain::{
     model::Position,
-    orders::Orders,
-    store::{Outcome, PositionRange, Proposal, StoreError, StoreResult},
+    store::{Orders, Outcome, PositionRange, Proposal, StoreError, StoreResult},
 };
 use tokio_postgres::error::SqlState;
 

@@ -34,8 +34,7 @@ use std::{
 };
 use tidings_domain::{
     model::{ConversationNo, Position},
-    orders::Orders,
-    store::{PositionRange, StoreError, StoreResult},
+    store::{Orders, PositionRange, StoreError, StoreResult},
 };
 use tokio_postgres::Row;
 

@@ -10,7 +10,10 @@ use super::{
     options::PostgresOptions,
 };
 use std::sync::Arc;
-use tidings_domain::{model::Position, orders::Orders, store::StoreError};
+use tidings_domain::{
+    model::Position,
+    store::{Orders, StoreError},
+};
 use tokio_postgres::error::SqlState;
 
 /// Why a database is not divided. It is as it was.

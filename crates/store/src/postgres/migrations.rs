@@ -10,7 +10,12 @@ use super::{
 };
 use crate::epoch::fresh_epoch;
 use std::sync::Arc;
-use tidings_domain::{gates::Gate, installation::InstallationId, model::Position, orders::Orders, store::StoreError};
+use tidings_domain::{
+    gates::Gate,
+    installation::InstallationId,
+    model::Position,
+    store::{Orders, StoreError},
+};
 use tokio_postgres::error::SqlState;
 
 /// "tidings" in ASCII: the advisory lock of a transaction that changes tables.

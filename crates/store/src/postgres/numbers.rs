@@ -9,7 +9,7 @@ use super::connection::{Connection, bigint, number};
 use super::failure::Failure;
 use tidings_domain::{
     model::{ConversationNo, UserNo},
-    orders::Orders,
+    store::Orders,
 };
 use tokio_postgres::Row;
 

@@ -15,7 +15,6 @@ use tidings_domain::{
     chat_rows::{UserSettings, settings_key},
     commit_log::LogPage,
     model::*,
-    orders::Orders,
     store::*,
     stored_id::StoredId,
 };

@@ -8,7 +8,6 @@ use std::{
 use tidings_domain::{
     commit_log::{CommitLog, NodeInfo},
     model::*,
-    orders::Orders,
     store::*,
 };
 use tidings_store::{DivideError, divide_database};

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::cell::Cell;
-use tidings_domain::{chat_rows, desks::*, orders::Orders};
+use tidings_domain::{chat_rows, desks::*};
 
 pub(super) const CHECKS: &[Check] = &[
     ("an account has a user of its own", own_user),

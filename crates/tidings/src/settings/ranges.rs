@@ -3,7 +3,7 @@
 
 use super::{Settings, macros::SettingDescription};
 use anyhow::{Result, bail};
-use tidings_domain::orders::Orders;
+use tidings_domain::store::Orders;
 use tidings_protocol::limits::HTTP_BODY_BYTES_MAX;
 
 /// The most that a number with this word in its name may be: `lease_ms`, `age_days_max`.

@@ -4,7 +4,8 @@
 //! by side. Each conversation belongs to one of them, so that its entries still come one after the other; the one commit order that
 //! everybody reads is laid over all of them afterwards.
 
-use crate::{erase_step::EraseStep, model::ConversationNo, store::Proposal};
+use super::Proposal;
+use crate::{erase_step::EraseStep, model::ConversationNo};
 use std::num::NonZeroU16;
 use xxhash_rust::xxh3::xxh3_64;
 
