@@ -354,13 +354,14 @@ fn a_read_that_the_standby_cancels_is_answered_by_the_primary() {
         say(&node, room, (0..100).map(|m| format!("{n}-{m}")), NOON);
     }
     read_until(&node, room, StandbyOutcome::Served);
+    let locks = "BEGIN; LOCK TABLE tidings.chapters IN ACCESS EXCLUSIVE MODE; COMMIT; ".repeat(50);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scopeguard::defer! { is_over.store(true, Ordering::Release) }
-        // Each lock of a whole table, replayed, ends the reads of it.
+        // Each lock of a whole table, replayed, ends the reads of it. Many by each session: a busy machine starts few sessions.
         scope.spawn(|| {
             while !is_over.load(Ordering::Acquire) {
-                primary.sql(&url, "BEGIN; LOCK TABLE tidings.chapters IN ACCESS EXCLUSIVE MODE; COMMIT");
+                primary.sql(&url, &locks);
             }
         });
         let deadline = Instant::now() + LONG;

@@ -31,17 +31,6 @@ fn the_store_on_postgresql_passes() {
 }
 
 #[test]
-fn the_store_on_postgresql_of_several_orders_passes() {
-    let server = support::postgres::PostgresServer::shared();
-    for orders in [2, 16] {
-        run(|check| {
-            let options = PostgresOptions { orders, ..support::postgres::options_at(&server.database()) };
-            check(&PostgresStore::open(options).unwrap());
-        });
-    }
-}
-
-#[test]
 fn the_store_on_postgresql_passes_with_reads_from_a_standby() {
     passes_with_a_standby(1);
 }
