@@ -26,7 +26,8 @@
 //! conversations by number, then the new users and conversations by their ids (whoever stores an id holds up who stores it
 //! too), and last the one row of counters. A transaction that has locked the counters waits for no other lock. Positions come
 //! from the counters, and the row stays locked until the commit is done: a reader that sees a position sees every smaller one.
-//! In a database of several orders they come from the row of the transaction's order, which is locked before the counters are.
+//! In a database of several orders they come from the row of the transaction's order, which is locked before the counters are, and first
+//! results are stored in the order of their keys: two orders may store the same ids. A cut locks the table `cutting` and then the counters.
 //!
 //! A lock is taken in the round trip that ends its transaction, and so held only while the database works: a node that stops
 //! holds nobody up. The one exception is in [`commit`], with its limit. Maintenance keeps to it as well: [`migrations`] and

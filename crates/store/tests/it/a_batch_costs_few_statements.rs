@@ -34,3 +34,22 @@ fn a_batch_of_entries_takes_two_statements_and_a_mixed_one_nine() {
         assert_eq!(mixed, 9);
     }
 }
+
+/// The cut is one round trip, of four statements, whatever is in it.
+#[test]
+fn a_batch_of_one_of_several_orders_takes_one_more_round_trip() {
+    let server = PostgresServer::shared();
+    let [one, several] = [1, 3].map(|orders| open_at(&server.database_in_orders(orders)));
+    let [cost_of_one, cost_of_several] = [&one, &several].map(|store| {
+        let room = populate(store);
+        // Connections are open and statements prepared from here on.
+        say(store, room, ["first"], NOON);
+        [1, 100].map(|size| {
+            let batch: Vec<_> = (0..size).map(|n| append(room, &format!("{size}-{n}"))).collect();
+            let trips = store.round_trips();
+            let statements = statements(store, &batch);
+            (statements, store.round_trips() - trips)
+        })
+    });
+    assert_eq!((cost_of_one, cost_of_several), ([(2, 1); 2], [(6, 2); 2]));
+}
