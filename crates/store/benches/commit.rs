@@ -11,7 +11,10 @@
 //! other one was opened anew, so that its journal grows with each batch.
 #![allow(clippy::unwrap_used)]
 
+mod messages;
+
 use hdrhistogram::Histogram;
+use messages::{BODY_BYTES, NOW, group};
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -21,42 +24,15 @@ use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
 const BATCH_SIZES: [u64; 2] = [64, 512];
 const CONVERSATIONS: u64 = 1_000;
-const BODY_BYTES: usize = 220;
-const NOW: u64 = 1_780_056_000_000;
 
 fn populate(store: &EmbeddedStore) {
-    let user = UserPatch { id: "u".into(), ..UserPatch::default() };
-    let conversation = |n: u64| {
-        Proposal::CreateConversation(NewConversation {
-            id: format!("g{n}"),
-            kind: ConversationKind::Group,
-            pair: None,
-            name: None,
-            avatar: None,
-            attributes: None,
-            members: vec![(UserNo(1), Role::Member)],
-            settings: ConversationSettings::default(),
-        })
-    };
+    let user = UserPatch { id: "u1".into(), ..UserPatch::default() };
     store.commit(&[Proposal::PutUsers(vec![user])], NOW).unwrap();
-    store.commit(&(0..CONVERSATIONS).map(conversation).collect::<Vec<_>>(), NOW).unwrap();
+    store.commit(&(0..CONVERSATIONS).map(|n| group(n, [1])).collect::<Vec<_>>(), NOW).unwrap();
 }
 
 fn message(n: u64) -> Proposal {
-    let body = format!("\"{n:x>width$}\"", width = BODY_BYTES - 2);
-    let entry = NewEntry {
-        kind: EntryKind::Message,
-        sender: Some(Sender { no: UserNo(1), id: "u".into() }),
-        client_msg_id: Some(format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15))),
-        content_type: "text".into(),
-        body: body.into(),
-        mentions: vec![],
-        silent: false,
-        skip_push: false,
-        details: None,
-        request: EntryRequest::default(),
-    };
-    Proposal::Append { conversation: ConversationNo(n % CONVERSATIONS + 1), entry }
+    messages::message(ConversationNo(n % CONVERSATIONS + 1), n)
 }
 
 fn run(folder: &Path, messages: u64, batch_size: u64) {

@@ -9,12 +9,14 @@
 //! takes so much longer (`commit_delay`) as a disk, or a standby that is waited for. The clock is that of the server's processes.
 #![allow(clippy::unwrap_used)]
 
+mod messages;
 #[path = "../tests/it/support/postgres.rs"]
 #[allow(dead_code)]
 mod postgres;
 #[path = "../tests/it/support/server_cpu.rs"]
 mod server_cpu;
 
+use messages::{NOW, group, message};
 use postgres::{PostgresServer, open_at};
 use server_cpu::cpu_ms;
 use std::time::{Duration, Instant};
@@ -25,26 +27,12 @@ const DELAYS_US: [u32; 3] = [0, 2_000, 10_000];
 const NODES: [usize; 2] = [1, 4];
 const ORDERS: [u16; 3] = [1, 4, 16];
 const CONVERSATIONS: u64 = 1_000;
-const BODY_BYTES: usize = 220;
-const NOW: u64 = 1_780_056_000_000;
 
 /// The conversations of each order.
 fn populate(store: &PostgresStore) -> Vec<Vec<ConversationNo>> {
     store.commit(&[Proposal::PutUsers(vec![UserPatch { id: "u1".into(), ..UserPatch::default() }])], NOW).unwrap();
-    let conversation = |n: u64| {
-        Proposal::CreateConversation(NewConversation {
-            id: format!("g{n}"),
-            kind: ConversationKind::Group,
-            pair: None,
-            name: None,
-            avatar: None,
-            attributes: None,
-            members: vec![(UserNo(1), Role::Member)],
-            settings: ConversationSettings::default(),
-        })
-    };
     let orders = store.orders();
-    let mut batch: Vec<Proposal> = (0..CONVERSATIONS).map(conversation).collect();
+    let mut batch: Vec<Proposal> = (0..CONVERSATIONS).map(|n| group(n, [1])).collect();
     batch.sort_by_key(|proposal| orders.of(proposal));
     let mut of_order = vec![Vec::new(); usize::from(orders.count())];
     for outcome in store.commit(&batch, NOW).unwrap() {
@@ -52,22 +40,6 @@ fn populate(store: &PostgresStore) -> Vec<Vec<ConversationNo>> {
         of_order[usize::from(orders.of_conversation(conversation.no))].push(conversation.no);
     }
     of_order
-}
-
-fn message(conversation: ConversationNo, n: u64) -> Proposal {
-    let entry = NewEntry {
-        kind: EntryKind::Message,
-        sender: Some(Sender { no: UserNo(1), id: "u1".into() }),
-        client_msg_id: Some(format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15))),
-        content_type: "text".into(),
-        body: format!("\"{n:x>width$}\"", width = BODY_BYTES - 2).into(),
-        mentions: vec![],
-        silent: false,
-        skip_push: false,
-        details: None,
-        request: EntryRequest::default(),
-    };
-    Proposal::Append { conversation, entry }
 }
 
 /// Commits batches in one order until the end; answers how many.

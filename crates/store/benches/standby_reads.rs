@@ -9,12 +9,14 @@
 //! messages (three reads). One thread commits messages meanwhile. The clock is that of the servers' processes.
 #![allow(clippy::unwrap_used)]
 
+mod messages;
 #[path = "../tests/it/support/postgres.rs"]
 #[allow(dead_code)]
 mod postgres;
 #[path = "../tests/it/support/server_cpu.rs"]
 mod server_cpu;
 
+use messages::{NOW, group, message};
 use postgres::{PostgresServer, options_at};
 use server_cpu::cpu_ms;
 use std::{
@@ -27,47 +29,18 @@ use tidings_store::{PostgresOptions, PostgresStore};
 const CONVERSATIONS: u64 = 200;
 const MESSAGES: u64 = 500;
 const READERS: u64 = 4;
-const BODY_BYTES: usize = 220;
-const NOW: u64 = 1_780_056_000_000;
 
 fn populate(store: &PostgresStore) {
     let user = |n: u64| UserPatch { id: format!("u{n}"), ..UserPatch::default() };
     store.commit(&[Proposal::PutUsers((1..=2).map(user).collect())], NOW).unwrap();
     for n in 0..CONVERSATIONS {
-        let members = (1..=2 - n % 2).map(|no| (UserNo(no), Role::Member)).collect();
-        let new = NewConversation {
-            id: format!("g{n}"),
-            kind: ConversationKind::Group,
-            pair: None,
-            name: None,
-            avatar: None,
-            attributes: None,
-            members,
-            settings: ConversationSettings::default(),
-        };
-        store.commit(&[Proposal::CreateConversation(new)], NOW).unwrap();
+        store.commit(&[group(n, 1..=2 - n % 2)], NOW).unwrap();
     }
     for n in 0..MESSAGES {
-        let batch: Vec<_> = (0..CONVERSATIONS).map(|no| message(no, n * CONVERSATIONS + no)).collect();
+        let batch: Vec<_> =
+            (0..CONVERSATIONS).map(|no| message(ConversationNo(no + 1), n * CONVERSATIONS + no)).collect();
         store.commit(&batch, NOW).unwrap();
     }
-}
-
-fn message(conversation: u64, n: u64) -> Proposal {
-    let body = format!("\"{n:x>width$}\"", width = BODY_BYTES - 2);
-    let entry = NewEntry {
-        kind: EntryKind::Message,
-        sender: Some(Sender { no: UserNo(1), id: "u1".into() }),
-        client_msg_id: Some(format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15))),
-        content_type: "text".into(),
-        body: body.into(),
-        mentions: vec![],
-        silent: false,
-        skip_push: false,
-        details: None,
-        request: EntryRequest::default(),
-    };
-    Proposal::Append { conversation: ConversationNo(conversation + 1), entry }
 }
 
 fn history(store: &PostgresStore, n: u64) {
@@ -103,7 +76,7 @@ fn run(name: &str, store: &PostgresStore, servers: [&PostgresServer; 2], reads: 
                         break;
                     }
                     let salt = began.elapsed().as_nanos() as u64;
-                    store.commit(&[message(n % CONVERSATIONS, salt ^ n << 40)], NOW).unwrap();
+                    store.commit(&[message(ConversationNo(n % CONVERSATIONS + 1), salt ^ n << 40)], NOW).unwrap();
                     committed.fetch_add(1, Ordering::Relaxed);
                     let due = Duration::from_micros((n + 1) * 1_000_000 / commits_per_s);
                     std::thread::sleep(due.saturating_sub(began.elapsed()));
