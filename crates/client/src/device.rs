@@ -72,6 +72,7 @@ pub struct DeviceBound {
     pub frame_bytes_max: u64,
     pub cursor: Option<String>,
     pub resume: Option<Resume>,
+    pub pushes: Option<bool>,
 }
 
 /// A push; its fields are those of [`miop::Push`].
@@ -298,6 +299,7 @@ fn owned(frame: Frame<'_>) -> Result<Option<DeviceFrame>, ClientError> {
             frame_bytes_max: bound.frame_bytes_max,
             cursor: bound.cursor.map(str::to_owned),
             resume: bound.resume.map(serde_json::from_slice).transpose().map_err(ClientError::protocol)?,
+            pushes: bound.pushes,
         }),
         Frame::Push(push) => DeviceFrame::Push(DevicePush {
             push: push.push,

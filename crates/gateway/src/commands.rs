@@ -49,7 +49,7 @@ pub(crate) enum Command {
     /// A client's frames for its session over an event stream.
     Post { post: StreamPost, reply: PostReply },
     /// A relay's link to this shard.
-    AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration, welcome: Vec<u8> },
+    AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration, welcome: Vec<u8>, follows_cores: bool },
     /// A successor of this relay process has attached: the links of its predecessor are useless.
     DropLinks { node: u32 },
     /// List the sessions, all or one user's. A dropped reply means that too many listings run.

@@ -267,14 +267,6 @@ pub(crate) struct SessionBinding {
     pub expires_at: u64,
 }
 
-impl SessionBinding {
-    /// Whether the session receives pushes over the bus from whichever node leads push. A device's connection is carried
-    /// to that node by a relay instead.
-    pub(crate) fn receives_remote_pushes(&self, protocol: Protocol) -> bool {
-        protocol != Protocol::Miop
-    }
-}
-
 /// The part of a bind that is needed only until the session is live.
 #[derive(Clone, Default)]
 pub(crate) struct PendingBind {

@@ -20,7 +20,6 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
-use tidings_domain::function::Function;
 
 /// Handshakes at once; each takes a thread for a moment.
 const HANDSHAKES_MAX: usize = 64;
@@ -120,12 +119,6 @@ impl LinkAcceptor {
 
     fn attach(&self, mut socket: TcpStream) -> Result<(), HandshakeError> {
         let hello = handshake::receive(&mut socket, &self.config.secret, rand::random())?;
-        if !self.session_server.engine().push.is_leader() {
-            let leader =
-                self.session_server.engine().cluster.as_ref().and_then(|cluster| cluster.nodes.leader(Function::Push));
-            handshake::send_redirect(&mut socket, &leader.map(|leader| leader.link).unwrap_or_default());
-            return Ok(());
-        }
         let shards = self.session_server.shard_count();
         let Some(node) = self.node_number(&hello).filter(|_| usize::from(hello.shard) < shards) else {
             let why = "no such shard, or the limit of relays is reached";
@@ -141,7 +134,8 @@ impl LinkAcceptor {
             tracing::info!(name = hello.name, boot_id = hello.boot_id, address = hello.address, "a relay attached");
         }
         let relay = RelayThread { node, thread: hello.thread };
-        let adopt = Command::AdoptLink { socket, relay, lease: self.config.lease, welcome };
+        let follows_cores = hello.follows_cores && hello.shard == 0;
+        let adopt = Command::AdoptLink { socket, relay, lease: self.config.lease, welcome, follows_cores };
         self.session_server.send(usize::from(hello.shard), adopt);
         Ok(())
     }

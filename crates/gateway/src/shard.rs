@@ -101,6 +101,8 @@ pub(crate) struct Shard {
     parts: ShardParts,
     connections: ChunkedSlab<Connection>,
     links: Slab<Link>,
+    /// The tick of the next look at which nodes take sessions.
+    next_nodes_check: u32,
     listings: Vec<SessionListing>,
     listing_requests: u64,
     delivery: Delivery,
@@ -139,6 +141,7 @@ impl Shard {
             scheduler: FlushScheduler::new(parts.config.flush_interval),
             connections: ChunkedSlab::default(),
             links: Slab::new(),
+            next_nodes_check: 0,
             listings: Vec::new(),
             listing_requests: 0,
             timers: TimerWheel::new(),
@@ -266,7 +269,9 @@ impl Shard {
                     }
                 }
                 Command::Post { post, reply } => self.posts.push_back((post, reply)),
-                Command::AdoptLink { socket, relay, lease, welcome } => self.adopt_link(socket, relay, lease, &welcome),
+                Command::AdoptLink { socket, relay, lease, welcome, follows_cores } => {
+                    self.adopt_link(socket, (relay, follows_cores), lease, &welcome);
+                }
                 Command::DropLinks { node } => self.drop_links_of(node),
                 Command::List { user, reply } => self.start_listing(user, reply),
                 Command::Correct { corrections, reply } => {

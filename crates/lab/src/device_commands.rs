@@ -32,6 +32,9 @@ pub struct DeviceArgs {
     /// Gateway processes of a server of the bench's own: a number, 0 for none, or `auto`
     #[arg(long, default_value = "auto")]
     pub gateways: Gateways,
+    /// A cluster of so many nodes instead of one server, with PostgreSQL and a Redis Cluster of the bench's own
+    #[arg(long, conflicts_with = "server_descriptors")]
+    pub nodes: Option<usize>,
     /// Client processes; one per 18000 devices unless given
     #[arg(long)]
     pub clients: Option<usize>,
@@ -92,6 +95,7 @@ impl DeviceArgs {
         if is_own {
             scenario
                 .set("server.gateways", gateways as i64)?
+                .set_if("server.nodes", self.nodes.map(|nodes| nodes as i64))?
                 .set_if("server.descriptors", self.server_descriptors.map(|most| most as i64))?;
             for (name, value) in &self.settings {
                 scenario.set(&format!("server.settings.{name}"), value.as_str())?;

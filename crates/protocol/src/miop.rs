@@ -165,6 +165,8 @@ pub struct Bound<'a> {
     pub cursor: Option<&'a str>,
     /// How the resume went, as the JSON object in the WebSocket protocol's `bound`.
     pub resume: Option<&'a [u8]>,
+    /// False: the server cannot reach what hands out pushes; they follow once it can.
+    pub pushes: Option<bool>,
 }
 
 /// A push, as a device is sent it.

@@ -24,26 +24,43 @@ pub struct PushFrame {
 impl PushFrame {
     /// Encodes a push in both forms that sessions write.
     pub(crate) fn encode(push: &StoredPush, body: &str) -> Arc<PushFrame> {
-        let miop = miop::Frame::Push(miop::Push {
-            push: push.push,
-            expires_at: push.expires_at,
-            collapse_key: push.collapse_key.as_deref(),
-            priority: u64::from(push.high),
-            content_type: &push.content_type,
-            body: body.as_bytes(),
-        });
-        let mut bytes = Vec::with_capacity(body.len() + 64);
-        miop.put(&mut bytes);
-        let json = ServerFrame::Push(Push {
+        let push = Push {
             push: push.push,
             expires_at: push.expires_at,
             collapse_key: push.collapse_key.clone(),
             high: push.high,
             content_type: push.content_type.clone(),
             body: RawValue::from_string(body.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned()),
-        });
+        };
+        let (number, expires_at, miop) = (push.push, push.expires_at, in_miop(&push));
         // Writing to memory cannot fail for these types.
-        let json = serde_json::to_vec(&json).unwrap_or_default();
-        Arc::new(PushFrame { push: push.push, expires_at: push.expires_at, miop: bytes.into(), json: json.into() })
+        let json = serde_json::to_vec(&ServerFrame::Push(push)).unwrap_or_default();
+        Arc::new(PushFrame { push: number, expires_at, miop, json: json.into() })
     }
+
+    /// A push of another node's, as it came: the form for MIOP is made of the other one.
+    pub(crate) fn of_json(push: u64, expires_at: u64, json: Vec<u8>) -> PushFrame {
+        let miop = match serde_json::from_slice(&json) {
+            Ok(ServerFrame::Push(push)) => in_miop(&push),
+            // No node sends that. A device passes over a frame without a byte, and the push goes on waiting for it.
+            _ => Bytes::new(),
+        };
+        PushFrame { push, expires_at, miop, json: json.into() }
+    }
+}
+
+/// The whole MIOP frame of a push.
+fn in_miop(push: &Push) -> Bytes {
+    let body = push.body.get();
+    let mut bytes = Vec::with_capacity(body.len() + 64);
+    let frame = miop::Push {
+        push: push.push,
+        expires_at: push.expires_at,
+        collapse_key: push.collapse_key.as_deref(),
+        priority: u64::from(push.high),
+        content_type: &push.content_type,
+        body: body.as_bytes(),
+    };
+    miop::Frame::Push(frame).put(&mut bytes);
+    bytes.into()
 }

@@ -74,9 +74,8 @@ use worker::{Inbox, Worker};
 /// What the push worker puts in a shard's push queue.
 #[derive(Debug)]
 pub enum PushItem {
-    /// The answer to a [`Register`]; the session goes live with it. A session that
-    /// [survives a failover](Register::survives_failover) may get another answer later: its device's number after a
-    /// `node_unavailable`, or a new number. Any other session may get a refusal later: its device was removed.
+    /// The answer to a [`Register`]; the session goes live with it. Another answer may come later: its device's number after
+    /// a `node_unavailable`, a new number, or a refusal, because its device was removed.
     Registered { session: u64, result: Result<DeviceNo, Refusal> },
     /// Pushes of one device's backlog, for its session.
     Pending { session: u64, frames: Vec<Arc<PushFrame>> },
@@ -84,8 +83,6 @@ pub enum PushItem {
     Sessions { frame: Arc<PushFrame>, sessions: Vec<u64> },
     /// A push for every live device of the set: the shard walks its sessions in chunks, other lanes first.
     Matching { frame: Arc<PushFrame>, devices: Arc<dyn DeviceSet> },
-    /// Another node leads push now: a session that wants pushes must connect there, unless it survives a failover.
-    LeadLost,
 }
 
 /// A set of devices, for a shard to test its sessions' devices against.
@@ -93,7 +90,7 @@ pub trait DeviceSet: Send + Sync + std::fmt::Debug {
     fn contains(&self, device: DeviceNo) -> bool;
 }
 
-/// A session's request for the number of its device: from then on the session is pushed to.
+/// A session's request for the number of its device: from then on the session is pushed to, whichever node leads push.
 #[derive(Debug, Clone)]
 pub struct Register {
     pub shard: usize,
@@ -104,8 +101,6 @@ pub struct Register {
     pub app_version: Option<Arc<str>>,
     /// When the session bound, in milliseconds since 1970 UTC: a device's newest session gets its pushes.
     pub since: u64,
-    /// The session lives on when another node takes the lead of push, and gets its pushes from there.
-    pub survives_failover: bool,
 }
 
 /// Bounds of push.
@@ -243,7 +238,6 @@ impl PeerInbox {
 ///     device_kind: "ios".into(),
 ///     app_version: None,
 ///     since: 0,
-///     survives_failover: false,
 /// })?;
 /// assert!(matches!(items.recv(), Ok(PushItem::Registered { session: 7, result: Ok(_) })));
 /// assert_eq!(push.user_devices("ada")?.devices[0].device_id, "phone");
@@ -290,8 +284,7 @@ impl PushHandle {
     /// Never blocks.
     ///
     /// # Errors
-    /// `queue_full` when too many sessions bind at once, `draining` when the server stops, `node_unavailable` when another
-    /// node leads and the session does not survive a failover.
+    /// `queue_full` when too many sessions bind at once, `draining` when the server stops.
     pub fn register(&self, register: Register) -> Result<(), Refusal> {
         self.inbox.register(register)
     }

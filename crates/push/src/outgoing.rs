@@ -10,11 +10,7 @@ use super::{
     remote::{PeerTransport, Peers},
 };
 use roaring::RoaringBitmap;
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 use tidings_domain::{metrics::Metrics, push_store::DeviceNo};
 use tidings_protocol::error::Refusal;
 
@@ -24,8 +20,6 @@ pub(super) const OUTGOING_MAX: usize = 8_192;
 const SESSIONS_PER_ITEM: usize = 1_000;
 /// Normal pushes take only so many places of a shard's queue, so that a high one never waits behind more.
 const NORMAL_IN_QUEUE: usize = 32;
-/// How often a full shard queue is tried again.
-const FULL_QUEUE_RETRY: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 struct ShardQueues {
@@ -125,19 +119,6 @@ impl Outgoing {
         for shard in 0..self.queues.len() {
             let item = PushItem::Matching { frame: frame.clone(), devices: receivers.clone() };
             self.send_item(shard, item, high);
-        }
-    }
-
-    /// Another node leads push from here on: drops all items, and waits until every shard has room for that message.
-    pub(super) fn lead_lost(&mut self, is_stopping: impl Fn() -> bool) {
-        self.queues.iter_mut().for_each(|queues| *queues = ShardQueues::default());
-        self.len = 0;
-        for shard in 0..self.queues.len() {
-            self.put(shard, PushItem::LeadLost, |queues| &mut queues.answers);
-        }
-        while self.len > 0 && !is_stopping() {
-            self.drain(Instant::now());
-            std::thread::park_timeout(FULL_QUEUE_RETRY);
         }
     }
 

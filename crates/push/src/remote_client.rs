@@ -287,7 +287,8 @@ impl<'a> RemotePushClient<'a> {
             self.deferred_bytes -= bytes;
             let Some(uplink) = &mut self.uplink else { return };
             if uplink.stream.receive(header, now) == Received::Next {
-                let frames: Vec<Arc<PushFrame>> = frames.into_iter().map(|frame| Arc::new(frame.into())).collect();
+                let frames: Vec<Arc<PushFrame>> =
+                    frames.into_iter().map(|frame| Arc::new(frame.into_frame())).collect();
                 items.into_iter().for_each(|item| self.take_item(item, &frames, now));
             }
         }

@@ -184,10 +184,8 @@ impl Worker {
         true
     }
 
-    /// Ends a term whose lead is lost: the shards are notified. Answers this node's sessions, and the term if the store has
-    /// refused it.
-    pub(crate) fn lose_lead(mut self) -> (LocalSessions, Option<Term>) {
-        self.outgoing.lead_lost(|| self.inbox.is_stopping());
+    /// Ends a term whose lead is lost. Answers this node's sessions, and the term if the store has refused it.
+    pub(crate) fn lose_lead(self) -> (LocalSessions, Option<Term>) {
         let refused = (self.store_state == StoreState::TermOver).then_some(self.term);
         (self.local_sessions, refused)
     }
@@ -221,7 +219,7 @@ impl Worker {
             self.register_local_sessions();
         }
         if self.inbox.has_peers() {
-            for register in queues.registers.iter().filter(|register| register.survives_failover) {
+            for register in &queues.registers {
                 self.local_sessions.put(register.clone());
             }
         }

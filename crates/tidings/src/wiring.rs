@@ -5,7 +5,6 @@ use crate::{
     listeners::Listeners,
     open_store,
     outbox::{self, OutboxRequests},
-    relay,
     settings::Settings,
     webhook::{HttpCaller, HttpWebhook},
 };
@@ -24,8 +23,7 @@ use tidings_engine::{
     Engine, EngineParts, access::TokenClaims, config::EngineConfig, presence::compare::SessionSource,
 };
 use tidings_gateway::{
-    BodyFraming, MaybeTlsSocket, SessionServer, VerifyToken, link_listener::LinkListener,
-    miop_listener::ConnectionHost, relay::Relay,
+    BodyFraming, MaybeTlsSocket, SessionServer, VerifyToken, link_listener::LinkListener, miop_listener::ConnectionHost,
 };
 use tidings_listen::{ClientAddress, Throttle, ThrottleKey};
 use tidings_notifications::{NotificationParts, Notifications, webhook::Webhook, webhook_push::WebhookPushConfig};
@@ -45,8 +43,6 @@ pub(crate) struct Server {
     listeners: Listeners,
     link_listener: Option<LinkListener>,
     outbox: Outbox,
-    /// Holds this node's devices for the leader, in a cluster.
-    relay: Option<Arc<Relay>>,
     housekeeping: tokio::task::JoinHandle<()>,
 }
 
@@ -114,7 +110,7 @@ impl Server {
             settings.api_config()?,
         )
         .with_throttle(throttle)
-        .with_outbound_budget(outbound.clone())
+        .with_outbound_budget(outbound)
         .with_settings(disclosed)
         .with_outbox(outbox::shown(&board));
         if let Some(page) = chat_page {
@@ -122,14 +118,7 @@ impl Server {
         }
         let stored_keys = api.stored_keys.clone();
         nodes.into_iter().for_each(|nodes| api.connect_to_leaders(nodes));
-        let mut relay = None;
-        let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn ConnectionHost>> {
-            relay = relay::start_for_leader(settings, &engine, addresses, outbound)?;
-            Ok(match &relay {
-                Some(relay) => relay.clone(),
-                None => session_server.clone(),
-            })
-        };
+        let host = |_: &[SocketAddr]| Ok(session_server.clone() as Arc<dyn ConnectionHost>);
         let api = Arc::new(api);
         let listeners = Listeners::open(settings, context, &RequestService::new(api.clone()), host)?;
         let link_listener = settings.link_config().map(|config| {
@@ -155,7 +144,6 @@ impl Server {
         Ok(Server {
             listeners,
             link_listener,
-            relay,
             engine,
             notifications,
             session_server,
@@ -190,11 +178,6 @@ impl Server {
         }
         if !self.listeners.close(deadline / 2).await {
             tracing::warn!("some HTTP requests did not end in time");
-        }
-        if let Some(relay) = self.relay {
-            // It joins threads, which blocks.
-            let (relay, time) = (relay.clone(), deadline.saturating_sub(began.elapsed()) / 2);
-            let _ = tokio::task::spawn_blocking(move || relay.drain(time)).await;
         }
         // When keys were used is committed, which a draining engine refuses. A store that is away must not hold up the rest.
         let stored_keys = self.stored_keys;

@@ -69,6 +69,7 @@ fn bound() -> Frame<'static> {
         frame_bytes_max: 196_608,
         cursor: Some("1.0.0.0"),
         resume: Some(br#"{"complete":true}"#),
+        pushes: None,
     })
 }
 

@@ -39,6 +39,8 @@ const LEASE_MARGIN: f64 = 0.3;
 const STORED_WITHIN: Duration = Duration::from_millis(200);
 /// The roles of nodes that may lead, as their records spell them.
 const ROLES_THAT_LEAD: [&str; 2] = ["all", "worker"];
+/// The roles of nodes that take sessions.
+const ROLES_WITH_SESSIONS: [&str; 2] = ["all", "api"];
 /// Peers that are remembered because of their hellos.
 const HELLOS_MAX: usize = 1_024;
 
@@ -234,6 +236,17 @@ impl ClusterNodes {
     /// All nodes whose leases run, this one included.
     pub fn all(&self) -> Vec<NodeInfo> {
         self.view.read().nodes.clone()
+    }
+
+    /// Where gateways attach to this node, and to every node that takes sessions and is not about to stop. `None`: this node has
+    /// no such listener.
+    pub fn session_links(&self) -> Option<(String, Vec<String>)> {
+        let (_, own) = self.addresses.read().clone().filter(|(_, link)| !link.is_empty())?;
+        let view = self.view.read();
+        let takes_sessions = |node: &&NodeInfo| {
+            ROLES_WITH_SESSIONS.contains(&&*node.roles) && !node.details.draining && !node.link.is_empty()
+        };
+        Some((own, view.nodes.iter().filter(takes_sessions).map(|node| node.link.clone()).collect()))
     }
 
     /// Whether this node leads the function, and no other can: its lease runs by its own clock.

@@ -142,9 +142,8 @@ fn many_devices_are_registered_in_batches() {
         for n in 0..100_u64 {
             let device_id = format!("phone-{n}").into();
             let (device_kind, app_version) = ("phone".into(), None);
-            let (shard, session, since, survives_failover) = (0, n, 0, false);
-            let register =
-                Register { shard, session, user, device_id, device_kind, app_version, since, survives_failover };
+            let (shard, session, since) = (0, n, 0);
+            let register = Register { shard, session, user, device_id, device_kind, app_version, since };
             world.engine.push.register(register).unwrap();
         }
         known += world.receivers[0].push.try_iter().count();

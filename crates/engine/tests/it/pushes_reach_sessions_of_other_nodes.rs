@@ -76,8 +76,7 @@ struct Node {
 impl Node {
     fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, seed: u64, lease: Duration) -> Node {
         let bus = LossyBus::of(bus, seed);
-        let mut shard = Shard::of(World::node_on(name, store, store.clone(), bus.clone(), lease));
-        shard.survives_failover = true;
+        let shard = Shard::of(World::node_on(name, store, store.clone(), bus.clone(), lease));
         Node { shard, bus }
     }
 
@@ -625,7 +624,6 @@ fn figures_of_100_000_sessions_on_another_node() {
                 device_kind: "phone".into(),
                 app_version: None,
                 since: 1,
-                survives_failover: true,
             };
             while push.register(register.clone()).is_err() {
                 registered(&mut devices);

@@ -36,6 +36,10 @@ pub(crate) struct Hello {
     pub thread: u16,
     pub shard: u16,
     pub nonce: [u8; 16],
+    /// The relay attaches to each core that it is told of ([`PacketKind::SessionNodes`]). An earlier one attaches to one core,
+    /// and takes no such packet.
+    #[serde(skip)]
+    pub follows_cores: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +60,7 @@ pub(crate) enum HandshakeError {
     Secret,
     #[error("refused: {0}")]
     Refused(String),
-    /// This core does not serve devices now; the named one may. Empty: no such core is known.
+    /// This core is of an earlier version and serves no devices now; the named one may. Empty: no such core is known.
     #[error("another core serves devices: {0:?}")]
     Redirect(String),
 }
@@ -75,7 +79,12 @@ pub(crate) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> 
     if kind != PacketKind::Hello {
         return Err(HandshakeError::Protocol);
     }
-    let hello: Hello = verify(secret, &nonce, &payload)?;
+    let hello = match verify::<(Hello, bool)>(secret, &nonce, &payload) {
+        Ok((hello, follows_cores)) => Hello { follows_cores, ..hello },
+        // An earlier version's ends before the flag.
+        Err(HandshakeError::Protocol) => verify(secret, &nonce, &payload)?,
+        Err(error) => return Err(error),
+    };
     if hello.version != VERSION {
         return Err(HandshakeError::Protocol);
     }
@@ -86,11 +95,6 @@ pub(crate) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> 
 /// welcomed by all shards has a link to each, and a session may move to any of them.
 pub(crate) fn welcome(secret: &str, hello: &Hello, welcome: &Welcome) -> Result<Vec<u8>, HandshakeError> {
     sign(secret, &hello.nonce, welcome)
-}
-
-/// Tells the relay that another core serves devices.
-pub(crate) fn send_redirect(socket: &mut TcpStream, core: &str) {
-    let _ = send(socket, PacketKind::Redirect, core.as_bytes());
 }
 
 pub(crate) fn refuse(socket: &mut TcpStream, why: &str) {
@@ -104,7 +108,7 @@ pub(crate) fn attach(socket: &mut TcpStream, secret: &str, hello: &Hello) -> Res
     if kind != PacketKind::Challenge {
         return Err(HandshakeError::Protocol);
     }
-    send(socket, PacketKind::Hello, &sign(secret, &nonce, hello)?)?;
+    send(socket, PacketKind::Hello, &sign(secret, &nonce, &(hello, hello.follows_cores))?)?;
     match receive_packet(socket)? {
         (PacketKind::Welcome, payload) => verify(secret, &hello.nonce, &payload),
         (PacketKind::Redirect, core) => Err(HandshakeError::Redirect(String::from_utf8_lossy(&core).into_owned())),

@@ -7,13 +7,14 @@
 //! link carries packets (open, bytes up, bytes down, close), each of which names one connection, so that any transport
 //! of packets between two nodes could replace the TCP links.
 //!
-//! A relay thread has one link to each shard of the core: no lock and no thread in between. When a link is lost, or silent
+//! A relay thread has one link to each shard of each core: no lock and no thread in between. When a link is lost, or silent
 //! for longer than the lease, its sessions end; their devices receive what they missed when the relay opens them again.
 
 pub(crate) mod handshake;
 pub(crate) mod packet;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::{
     io::{self, ErrorKind, Write},
     sync::Arc,
@@ -39,6 +40,15 @@ pub(crate) const LINK_TOKENS: usize = usize::MAX / 2;
 pub(crate) struct RelayThread {
     pub node: u32,
     pub thread: u16,
+}
+
+/// What a core says about its cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct SessionNodes {
+    /// Where relays attach to this core, as the cluster knows it.
+    pub own: String,
+    /// The same of every node that takes sessions, this core included if it does.
+    pub all: Vec<String>,
 }
 
 /// Packets that wait to be sent over a link.

@@ -47,8 +47,10 @@ pub(crate) enum PacketKind {
     Sessions = 12,
     /// Down, by the id at the core: the core has no such session, and its device must connect again.
     UnknownSession = 13,
-    /// Handshake: the core to attach to instead, as `host:port`; empty: no other is known now.
+    /// Handshake, from a core of an earlier version: the core to attach to instead, as `host:port`; empty: no other is known now.
     Redirect = 14,
+    /// Down, on the link to the first shard: the nodes that take sessions. Only to relays that follow them.
+    SessionNodes = 15,
 }
 
 impl PacketKind {
@@ -69,6 +71,7 @@ impl PacketKind {
             12 => Sessions,
             13 => UnknownSession,
             14 => Redirect,
+            15 => SessionNodes,
             _ => return None,
         })
     }
@@ -145,7 +148,7 @@ mod tests {
         for byte in 0..=u8::MAX {
             assert!(PacketKind::of(byte).is_none_or(|kind| kind as u8 == byte), "{byte}");
         }
-        assert_eq!((0..=u8::MAX).filter_map(PacketKind::of).count(), 14);
+        assert_eq!((0..=u8::MAX).filter_map(PacketKind::of).count(), 15);
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Attaches a relay thread to a core: connects its links, with retries until a core accepts them.
+//! Attaches a relay thread to a core: connects its links, with retries until the core accepts them.
 
 use super::{Command, RelayConfig, SharedState, ThreadHandle};
 use crate::link::handshake::{self, HandshakeError, Hello, VERSION};
 use std::{
     io,
     net::{TcpStream, ToSocketAddrs},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tidings_domain::end_reason::required;
@@ -18,9 +21,6 @@ const PAUSE_LAST_MS: u64 = 2_000;
 /// Failures are logged once the pause is this long: a core that restarts or moves is expected to be away for a moment.
 const PAUSE_LOGGED_MS: u64 = 400;
 
-/// The core's address, the links to its shards, and their lease.
-type Attached = (String, Vec<TcpStream>, Duration);
-
 #[derive(Clone)]
 pub(super) struct Attacher {
     pub config: RelayConfig,
@@ -31,63 +31,50 @@ pub(super) struct Attacher {
 }
 
 impl Attacher {
-    /// Attaches on a thread of its own; the links arrive as a command.
-    pub(super) fn begin(&self) {
+    /// Attaches on a thread of its own, for as long as `goes_on` is set; the links arrive as a command.
+    pub(super) fn begin(&self, core: String, goes_on: Arc<AtomicBool>) {
         let attacher = self.clone();
-        let spawned = std::thread::Builder::new().name("relay-attach".into()).spawn(move || attacher.run());
+        let spawned =
+            std::thread::Builder::new().name("relay-attach".into()).spawn(move || attacher.run(&core, &goes_on));
         // Without it the devices of this thread would wait for good.
         drop(required("relay-attach", spawned));
     }
 
-    fn run(self) {
+    fn run(self, core: &str, goes_on: &AtomicBool) {
         let mut pause_ms = PAUSE_FIRST_MS;
         let mut logged = false;
-        while !self.shared.stopping.load(Ordering::Acquire) {
-            match self.attach() {
-                Ok((core, links, lease)) => {
-                    self.handle.send(Command::Attached { core, links, lease });
-                    return;
+        while goes_on.load(Ordering::Acquire) && !self.shared.stopping.load(Ordering::Acquire) {
+            match self.attach(core) {
+                Ok((links, lease)) => {
+                    return self.handle.send(Command::Attached { core: core.to_owned(), links, lease });
                 }
-                Err(error) => {
-                    // One line per outage.
-                    if pause_ms >= PAUSE_LOGGED_MS && !std::mem::replace(&mut logged, true) {
-                        let cores = self.config.cores.candidates();
-                        tracing::warn!(%error, ?cores, "the core cannot be reached; trying again");
-                    }
-                    std::thread::sleep(Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms)));
-                    pause_ms = (pause_ms * 2).min(PAUSE_LAST_MS);
+                // The named core is attached to instead, and this one is asked again.
+                Err(HandshakeError::Redirect(named)) if !named.is_empty() => {
+                    self.handle.send(Command::Redirected { core: named });
                 }
+                // One line per outage.
+                Err(error) if pause_ms >= PAUSE_LOGGED_MS && !std::mem::replace(&mut logged, true) => {
+                    tracing::warn!(%error, core, "the core cannot be reached; trying again");
+                }
+                Err(_) => {}
             }
+            std::thread::sleep(Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms)));
+            pause_ms = (pause_ms * 2).min(PAUSE_LAST_MS);
         }
     }
 
-    /// Tries each candidate, and the core that a candidate names.
-    fn attach(&self) -> Result<Attached, HandshakeError> {
-        let mut last = io::Error::from(io::ErrorKind::NotFound).into();
-        for core in self.config.cores.candidates() {
-            let attached = match self.attach_to(core) {
-                Err(HandshakeError::Redirect(core)) if !core.is_empty() => self.attach_to(core),
-                attached => attached,
-            };
-            match attached {
-                Ok(attached) => return Ok(attached),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn attach_to(&self, core: String) -> Result<Attached, HandshakeError> {
-        let (first, welcome) = self.attach_to_shard(&core, 0)?;
+    /// The links to the core's shards, and their lease.
+    fn attach(&self, core: &str) -> Result<(Vec<TcpStream>, Duration), HandshakeError> {
+        let (first, welcome) = self.attach_to_shard(core, 0)?;
         let mut links = vec![first];
         for shard in 1..welcome.shards {
-            links.push(self.attach_to_shard(&core, shard)?.0);
+            links.push(self.attach_to_shard(core, shard)?.0);
         }
         for link in &links {
             link.set_read_timeout(None)?;
             link.set_write_timeout(None)?;
         }
-        Ok((core, links, Duration::from_millis(welcome.lease_ms)))
+        Ok((links, Duration::from_millis(welcome.lease_ms)))
     }
 
     fn attach_to_shard(&self, core: &str, shard: u16) -> Result<(TcpStream, handshake::Welcome), HandshakeError> {
@@ -102,6 +89,7 @@ impl Attacher {
             thread: self.thread,
             shard,
             nonce: rand::random(),
+            follows_cores: true,
         };
         let welcome = handshake::attach(&mut socket, &self.config.secret, &hello)?;
         Ok((socket, welcome))

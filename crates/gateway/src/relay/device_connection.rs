@@ -11,9 +11,10 @@ pub(super) enum Phase {
     /// The bind was sent to the core; later frames wait for the answer.
     Opening,
     Live,
-    /// The core is away. Heartbeats are answered; acknowledgements are dropped, since the pushes come again.
+    /// The device's core is away, or the device moves to another one. Heartbeats are answered; acknowledgements are dropped,
+    /// since the pushes come again.
     Detached,
-    /// The stored bind was sent to the core again. The answer is not forwarded: the device has had its `bound`.
+    /// The stored bind was sent to a core again. The answer is not forwarded: the device has had its `bound`.
     Reopening,
     /// The last frames are being written.
     Closing,
@@ -21,8 +22,11 @@ pub(super) enum Phase {
 
 pub(super) struct DeviceConnection {
     pub transport: Transport,
-    /// The connection's id at this relay.
+    /// The connection's id at this relay: another one for each core that it is opened at, so that a core's late packets are for
+    /// nobody.
     pub id: u64,
+    /// The place of the core that the connection was opened at.
+    pub core: Option<u16>,
     /// The session's id at the core, once the core has announced it.
     pub session: Option<u64>,
     /// The link to the user's shard.
@@ -62,6 +66,7 @@ impl DeviceConnection {
         DeviceConnection {
             transport,
             id,
+            core: None,
             session: None,
             upstream_index: 0,
             phase: Phase::Unbound,

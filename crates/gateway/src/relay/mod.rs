@@ -6,12 +6,15 @@
 //! A relay decides nothing about users, messages or pushes. It answers heartbeats, closes connections that are silent, too
 //! slow or break the protocol, and carries whole frames to the core and bytes back.
 //!
-//! When the core goes away, devices that want pushes alone stay connected. Once the core is back, the relay binds them
-//! again with the bind frame that they sent: a restart of the core causes no storm of a million connects. A device that
-//! wants chat is asked to connect again, since only the device knows which messages it has. Of several cores one serves
-//! devices; any of them names it.
+//! In front of a cluster each of its nodes is a core. Each tells the relay of all others, and every thread of the relay spreads
+//! its devices over them: a device's session is on the core that had the fewest when the device bound.
+//!
+//! When a core goes away, devices that want pushes alone stay connected. The relay binds them again with the bind frame
+//! that they sent, at another core or once one is back: a restart of a core causes no storm of a million connects. A device
+//! that wants chat is asked to connect again, since only the device knows which messages it has.
 
 mod attach;
+mod core;
 mod device_connection;
 mod thread;
 mod upstream;
@@ -42,28 +45,11 @@ use tidings_domain::metrics::Metrics;
 use tidings_engine::shards::Wake;
 use tidings_listen::{ClientAddress, MaybeTlsSocket};
 
-/// Locates the core to attach to.
-pub trait CoreLocator: Send + Sync + 'static {
-    /// Addresses of possible cores, as `host:port`, likeliest first. Each is asked, and may name another one.
-    fn candidates(&self) -> Vec<String>;
-
-    /// Whether the core is known to have moved away from this address.
-    fn has_moved(&self, _from: &str) -> bool {
-        false
-    }
-}
-
-/// A fixed list of addresses.
-impl CoreLocator for Vec<String> {
-    fn candidates(&self) -> Vec<String> {
-        self.clone()
-    }
-}
-
-/// The core's address, and how this relay presents itself to it.
+/// The cores' addresses, and how this relay presents itself to them.
 #[derive(Clone)]
 pub struct RelayConfig {
-    pub cores: Arc<dyn CoreLocator>,
+    /// The core, or some nodes of a cluster, as `host:port`.
+    pub cores: Vec<String>,
     pub secret: String,
     /// This node's name: one process at a time has it.
     pub name: String,
@@ -93,6 +79,10 @@ pub(crate) enum Command {
         core: String,
         links: Vec<TcpStream>,
         lease: Duration,
+    },
+    /// A core of an earlier version serves no devices, and names the one that does.
+    Redirected {
+        core: String,
     },
     Drain {
         spread_ms: u64,
@@ -126,8 +116,10 @@ pub struct Relay {
 pub(crate) struct SharedState {
     pub open: Arc<OpenConnections>,
     pub bound: AtomicUsize,
-    /// Threads that have links to every shard of the core.
+    /// Threads that have links to every shard of at least one core.
     pub attached: AtomicUsize,
+    /// Cores that threads have links to, summed over the threads.
+    pub attachments: AtomicUsize,
     pub stopping: AtomicBool,
     pub metrics: Arc<Metrics>,
     /// Hashes users' ids.
@@ -135,7 +127,7 @@ pub(crate) struct SharedState {
 }
 
 impl Relay {
-    /// Starts the relay's threads, which attach to the core.
+    /// Starts the relay's threads, which attach to the cores.
     ///
     /// # Errors
     /// The system refuses a poll or a thread.
@@ -144,6 +136,7 @@ impl Relay {
             open: config.sessions.open_connections(),
             bound: AtomicUsize::new(0),
             attached: AtomicUsize::new(0),
+            attachments: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             metrics,
             hasher: RandomState::new(),
@@ -171,9 +164,14 @@ impl Relay {
         Ok(Arc::new(Relay { threads, next: AtomicUsize::new(0), shared, joins: Mutex::new(joins) }))
     }
 
-    /// Whether every thread is attached to the core.
+    /// Whether every thread is attached to a core.
     pub fn is_attached(&self) -> bool {
         self.shared.attached.load(Ordering::Acquire) == self.threads.len()
+    }
+
+    /// Cores that threads are attached to, summed over the threads.
+    pub fn attachments(&self) -> usize {
+        self.shared.attachments.load(Ordering::Acquire)
     }
 
     pub fn connections(&self) -> usize {

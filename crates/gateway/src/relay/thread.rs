@@ -1,7 +1,7 @@
-//! One thread of a relay: its devices' sockets, and a link to each shard of the core.
+//! One thread of a relay: its devices' sockets, and a link to each shard of each core.
 //!
 //! In reading order: this file has the poll loop and the time-outs; `devices` the side of the devices; `links` the side of
-//! the core.
+//! the cores.
 
 mod devices;
 mod links;
@@ -9,6 +9,7 @@ mod links;
 use super::{
     Command, SharedState,
     attach::Attacher,
+    core::Cores,
     device_connection::{DeviceConnection, Phase},
     upstream::Upstream,
 };
@@ -19,7 +20,7 @@ use crate::{
     wake::{ShardWake, WAKE},
 };
 use crossbeam_channel::Receiver;
-use mio::{Events, Poll};
+use mio::{Events, Poll, Token};
 use std::{
     collections::VecDeque,
     io::ErrorKind,
@@ -29,12 +30,25 @@ use std::{
 use tidings_engine::chunked_slab::ChunkedSlab;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
+/// Where a link is: the place of its core, and its number there.
+struct LinkPlace;
+
+impl LinkPlace {
+    const LINKS_MAX: usize = 1 << 16;
+
+    fn token(core: usize, link: usize) -> Token {
+        Token(LINK_TOKENS + core * Self::LINKS_MAX + link)
+    }
+
+    fn of_token(Token(token): Token) -> Option<(usize, usize)> {
+        token.checked_sub(LINK_TOKENS).map(|place| (place / Self::LINKS_MAX, place % Self::LINKS_MAX))
+    }
+}
+
 const COMMANDS_PER_TURN: usize = 256;
-/// With more bytes waiting on a link than this, devices are not read: the core is behind.
-const CONGESTED_BYTES: usize = 8 * 1024 * 1024;
 /// The time over which the reconnects of devices are spread when a link is lost.
 const RECONNECT_SPREAD_MS: u64 = 5_000;
-/// Devices that stayed are asked to connect again when the core is not back by then.
+/// Devices that stayed are asked to connect again when no core is back by then.
 const CORE_AWAY_MAX: Duration = Duration::from_secs(600);
 
 pub(super) struct RelayLoop {
@@ -45,17 +59,19 @@ pub(super) struct RelayLoop {
     shared: Arc<SharedState>,
     attacher: Attacher,
     devices: ChunkedSlab<DeviceConnection>,
-    upstreams: Vec<Upstream>,
+    cores: Cores,
+    /// There are links to a core.
     is_attached: bool,
-    core: String,
-    /// The tick of the next check whether the core has moved.
+    /// The tick of the next check which cores to attach to, and whether devices are to move.
     next_core_check: u32,
-    /// The tick at which the core went away.
+    /// The tick at which the last core went away.
     away_since: u32,
     timers: TimerWheel,
     readable: VecDeque<usize>,
-    /// Devices whose binds are still to be sent to the core again.
+    /// Devices whose binds are to be sent to a core again.
     reopen: VecDeque<usize>,
+    /// The key from which devices that move to another core are looked for.
+    next_to_move: usize,
     /// The buffer of all reads; the longest frame fits.
     read_buffer: Vec<u8>,
     generation: u64,
@@ -73,6 +89,7 @@ impl RelayLoop {
         shared: Arc<SharedState>,
         attacher: Attacher,
     ) -> Self {
+        let cores = Cores::new(attacher.config.cores.clone(), rand::random_range(0..usize::from(u16::MAX)));
         RelayLoop {
             poll,
             wake,
@@ -81,14 +98,14 @@ impl RelayLoop {
             shared,
             attacher,
             devices: ChunkedSlab::default(),
-            upstreams: Vec::new(),
+            cores,
             is_attached: false,
-            core: String::new(),
             next_core_check: 0,
             away_since: 0,
             timers: TimerWheel::new(),
             readable: VecDeque::new(),
             reopen: VecDeque::new(),
+            next_to_move: 0,
             read_buffer: vec![0; packet::READ_BUFFER_BYTES],
             generation: 0,
             started: Instant::now(),
@@ -98,9 +115,9 @@ impl RelayLoop {
     }
 
     pub(super) fn run(mut self) {
-        self.attacher.begin();
         let mut events = Events::with_capacity(1_024);
         while !self.stopping {
+            self.follow_cores();
             self.wait(&mut events);
             self.process_commands();
             self.read_devices();
@@ -108,7 +125,6 @@ impl RelayLoop {
             self.reopen_devices();
             self.check_timeouts();
             self.flush_upstreams();
-            self.follow_core();
         }
     }
 
@@ -116,16 +132,16 @@ impl RelayLoop {
         (self.started.elapsed().as_millis() / TICK.as_millis()) as u32
     }
 
-    fn is_congested(&self) -> bool {
-        self.upstreams.iter().any(|upstream| upstream.pending_bytes() > CONGESTED_BYTES)
+    fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
+        self.cores.list.iter().flat_map(|core| &core.links)
     }
 
     fn wait(&mut self, events: &mut Events) {
         let busy = |relay: &RelayLoop| {
-            (!relay.readable.is_empty() && !relay.is_congested())
+            !relay.readable.is_empty()
                 || !relay.inbox.is_empty()
-                || !relay.reopen.is_empty()
-                || relay.upstreams.iter().any(|upstream| upstream.readable)
+                || (!relay.reopen.is_empty() && relay.core_for_device().is_some())
+                || relay.upstreams().any(|upstream| upstream.readable)
         };
         let mut timeout = Duration::ZERO;
         if !busy(self) {
@@ -134,7 +150,7 @@ impl RelayLoop {
             if busy(self) {
                 self.wake.asleep.store(false, Ordering::SeqCst);
             } else {
-                let due = self.upstreams.iter().filter_map(Upstream::batch_due_at).min();
+                let due = self.upstreams().filter_map(Upstream::batch_due_at).min();
                 timeout = due.map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK));
             }
         }
@@ -149,8 +165,9 @@ impl RelayLoop {
             if event.token() == WAKE {
                 continue;
             }
-            if key >= LINK_TOKENS {
-                if let Some(upstream) = self.upstreams.get_mut(key - LINK_TOKENS) {
+            if let Some((core, link)) = LinkPlace::of_token(event.token()) {
+                let core = self.cores.list.get_mut(core);
+                if let Some(upstream) = core.and_then(|core| core.links.get_mut(link)) {
                     upstream.readable = true;
                 }
                 continue;
@@ -175,7 +192,8 @@ impl RelayLoop {
                 Command::Adopt { socket, already_read, entered } => self.adopt(socket, already_read, entered),
                 Command::EndUnbound { id } => self.end_unbound(id),
                 Command::CloseSlowReader { id } => self.close_slow_reader(id),
-                Command::Attached { core, links, lease } => self.attached(core, links, lease),
+                Command::Attached { core, links, lease } => self.attached(&core, links, lease),
+                Command::Redirected { core } => self.cores.note_redirect(core),
                 Command::Drain { spread_ms } => self.drain(spread_ms),
                 Command::Stop => self.stopping = true,
             }
@@ -200,8 +218,9 @@ impl RelayLoop {
                 Phase::Live | Phase::Detached => (silence_max(device.heartbeat_ms), Some(ErrorCode::HeartbeatTimeout)),
                 Phase::Closing => (ticks(self.config.closing_timeout), None),
             };
-            if device.phase == Phase::Detached && tick > self.away_since + ticks(CORE_AWAY_MAX) {
-                self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core stayed away");
+            let is_away = device.phase == Phase::Detached && !self.cores.any_attached();
+            if is_away && tick > self.away_since + ticks(CORE_AWAY_MAX) {
+                self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "no core came back");
                 continue;
             }
             if tick < device.last_heard + limit {

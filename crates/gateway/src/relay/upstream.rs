@@ -48,6 +48,14 @@ impl Upstream {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn of_a_test() -> Self {
+        let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let poll = mio::Poll::new().unwrap();
+        Upstream::register(socket, poll.registry(), Token(0), Duration::from_secs(1), 0).unwrap()
+    }
+
     pub(super) fn put(&mut self, kind: PacketKind, id: u64, payload: &[u8]) {
         self.is_urgent = true;
         self.out.put(kind, id, payload);

@@ -189,7 +189,6 @@ impl Shard {
             device_kind: bind.device_kind.clone(),
             app_version: bind.pending.as_ref().and_then(|pending| pending.app_version.clone()),
             since: bind.since,
-            survives_failover: bind.receives_remote_pushes(protocol),
         });
         bind.awaits_registration = bind.push;
         if let Some(pending) = &mut bind.pending {
@@ -244,15 +243,8 @@ impl Shard {
     }
 
     /// The node that leads push cannot be reached: the session begins without pushes, its client is notified, and pushes come
-    /// when the node can be reached. A device's connection is closed, so that it finds that node.
+    /// when the node can be reached.
     fn continue_without_pushes(&mut self, key: usize, refusal: Refusal) {
-        let connection = &self.connections[key];
-        let stays =
-            connection.binding.as_ref().is_some_and(|binding| binding.receives_remote_pushes(connection.protocol));
-        if refusal.code == ErrorCode::NodeUnavailable && stays {
-            self.begin_chat(key)
-        } else {
-            self.close(key, refusal)
-        }
+        if refusal.code == ErrorCode::NodeUnavailable { self.begin_chat(key) } else { self.close(key, refusal) }
     }
 }

@@ -4,7 +4,7 @@ use super::Shard;
 use crate::{
     connection::{Connection, Phase},
     link::{
-        LINK_TOKENS, LinkBuffer, RelayThread, VirtualStream,
+        LINK_TOKENS, LinkBuffer, RelayThread, SessionNodes, VirtualStream,
         packet::{self, Packet, PacketKind},
     },
     timer_wheel::{TICK, ticks},
@@ -20,6 +20,8 @@ use std::{
 use tidings_engine::presence::NodeNo;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
+/// How often a shard looks which nodes take sessions.
+const NODES_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Reads of one link before other links have their turn.
 const READS_PER_TURN: usize = 4;
 
@@ -29,6 +31,8 @@ pub(super) struct Link {
     out: Arc<Mutex<LinkBuffer>>,
     /// The received part of an incomplete packet.
     partial: Vec<u8>,
+    /// The nodes that take sessions, as the relay was told last. `None`: it is not told.
+    nodes_told: Option<Vec<u8>>,
     pub readable: bool,
     last_heard: u32,
     last_sent: u32,
@@ -39,14 +43,10 @@ impl Shard {
     pub(super) fn adopt_link(
         &mut self,
         socket: std::net::TcpStream,
-        relay: RelayThread,
+        (relay, follows_cores): (RelayThread, bool),
         lease: Duration,
         welcome: &[u8],
     ) {
-        // The lead of push has just moved to another node; the relay will follow.
-        if !self.parts.engine.push.is_leader() {
-            return;
-        }
         // The relay has given up its old link, whether or not this shard has noticed: packets on it would be lost.
         let old = self.links.iter().find(|(_, link)| link.relay == relay).map(|(index, _)| index);
         if let Some(old) = old {
@@ -65,11 +65,14 @@ impl Shard {
         }
         let mut out = LinkBuffer::default();
         out.put(PacketKind::Welcome, 0, welcome);
+        // With the next flush it is told.
+        self.next_nodes_check = tick;
         entry.insert(Link {
             socket,
             relay,
             out: Arc::new(Mutex::new(out)),
             partial: Vec::new(),
+            nodes_told: follows_cores.then(Vec::new),
             readable: true,
             last_heard: tick,
             last_sent: tick,
@@ -210,8 +213,15 @@ impl Shard {
         let tick = self.tick();
         let mut lost = Vec::new();
         let mut unblocked = Vec::new();
+        let nodes = self.session_nodes(tick);
         for (index, link) in &mut self.links {
             let mut out = link.out.lock();
+            if let (Some(nodes), Some(told)) = (&nodes, &mut link.nodes_told)
+                && told != nodes
+            {
+                told.clone_from(nodes);
+                out.put(PacketKind::SessionNodes, 0, nodes);
+            }
             if tick >= link.last_sent + (link.lease / 3).max(1) {
                 out.put(PacketKind::Ping, 0, &[]);
             }
@@ -242,6 +252,16 @@ impl Shard {
         }
     }
 
+    /// Which nodes take sessions, for relays, when it is time to look. `None` also where no other node could be attached to.
+    fn session_nodes(&mut self, tick: u32) -> Option<Vec<u8>> {
+        if tick < self.next_nodes_check {
+            return None;
+        }
+        self.next_nodes_check = tick + ticks(NODES_CHECK_INTERVAL);
+        let (own, all) = self.parts.engine.cluster.as_ref()?.nodes.session_links()?;
+        postcard::to_stdvec(&SessionNodes { own, all }).ok()
+    }
+
     /// Whether a link has bytes to read.
     pub(super) fn has_readable_links(&self) -> bool {
         self.links.iter().any(|(_, link)| link.readable)
@@ -263,13 +283,6 @@ impl Shard {
         let lost: Vec<usize> =
             self.links.iter().filter(|(_, link)| link.relay.node == node).map(|(index, _)| index).collect();
         for index in lost {
-            self.drop_link(index);
-        }
-    }
-
-    pub(super) fn drop_all_links(&mut self) {
-        let all: Vec<usize> = self.links.iter().map(|(index, _)| index).collect();
-        for index in all {
             self.drop_link(index);
         }
     }

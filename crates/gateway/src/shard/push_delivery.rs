@@ -4,7 +4,7 @@
 //! sockets meanwhile. A device that binds during the scan gets the push with its backlog.
 
 use super::{FrameOutcome, Shard};
-use crate::connection::{Connection, Phase};
+use crate::connection::Phase;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -24,8 +24,6 @@ const SCAN_BATCH: usize = 256;
 /// many every device reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(5);
 const REPORTS_MAX: usize = 4_096;
-/// The time over which the reconnects of sessions that must find another node are spread.
-const RECONNECT_SPREAD_MS: u64 = 5_000;
 
 /// A push to every live device of a set, with the progress of its scan over the sessions.
 pub(super) struct PushScan {
@@ -104,29 +102,6 @@ impl Shard {
                 }
             }
             PushItem::Matching { frame, devices } => self.push_scan = Some(PushScan { frame, devices, next_key: 0 }),
-            PushItem::LeadLost => self.end_pushes(),
-        }
-    }
-
-    /// Another node leads push from here on. Relays move to it with the devices that they hold, and the engine forwards the
-    /// pushes of WebSocket sessions; other clients must connect again.
-    fn end_pushes(&mut self) {
-        self.push_scan = None;
-        self.drop_all_links();
-        let wants_pushes = |connection: &Connection| {
-            let must_move = connection
-                .binding
-                .as_ref()
-                .is_some_and(|binding| binding.push && !binding.receives_remote_pushes(connection.protocol));
-            must_move && (connection.device.is_some() || connection.phase == Phase::Binding)
-        };
-        let keys: Vec<usize> =
-            self.connections.iter().filter(|(_, connection)| wants_pushes(connection)).map(|(key, _)| key).collect();
-        for key in keys {
-            let after_ms = rand::random_range(0..=RECONNECT_SPREAD_MS);
-            let refusal = Refusal::new(ErrorCode::NodeUnavailable, "another node hands out pushes; connect again");
-            let frame = self.connections[key].reconnect_frame(after_ms);
-            self.close_after(key, frame, refusal.retry_after(after_ms));
         }
     }
 

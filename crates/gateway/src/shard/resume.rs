@@ -156,7 +156,7 @@ impl Shard {
                     heartbeat_ms: u64::from(connection.heartbeat_ms),
                     cursor,
                     resume: missed.resume,
-                    pushes: (binding.push && connection.device.is_none()).then_some(false),
+                    pushes: has_pushes(connection, binding),
                     expires_at: Some(binding.expires_at),
                 });
                 json_frame(connection.protocol, &json(&frame))
@@ -191,6 +191,11 @@ fn cursor_before(connection: &Connection, binding: &SessionBinding, missed: &Inb
     own.unwrap_or(connection.cursor).to_string()
 }
 
+/// What `bound` says of pushes: nothing but that they follow later, if they do.
+fn has_pushes(connection: &Connection, binding: &SessionBinding) -> Option<bool> {
+    (binding.push && connection.device.is_none()).then_some(false)
+}
+
 fn miop_bound(connection: &Connection, binding: &SessionBinding, cursor: &str, resume: &Resume) -> Vec<u8> {
     let cursor = binding.chat.then_some(cursor);
     let resume = binding.chat.then(|| json(resume));
@@ -202,6 +207,7 @@ fn miop_bound(connection: &Connection, binding: &SessionBinding, cursor: &str, r
         frame_bytes_max: FRAME_BYTES_MAX as u64,
         cursor,
         resume: resume.as_deref(),
+        pushes: has_pushes(connection, binding),
     });
     frame.to_bytes()
 }

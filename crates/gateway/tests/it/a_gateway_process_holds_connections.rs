@@ -137,7 +137,7 @@ fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, StopHandle,
     let address = listener.addresses()[0].0;
     let relay = Relay::start(
         RelayConfig {
-            cores: Arc::new(vec![core.to_string()]),
+            cores: vec![core.to_string()],
             secret: secret.into(),
             name: name.into(),
             address: address.to_string(),

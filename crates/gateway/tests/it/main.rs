@@ -16,7 +16,7 @@ mod conversations_are_listed_as_over_http;
 mod device_connections_are_admitted_within_limits;
 #[path = "support/devices.rs"]
 mod devices;
-mod devices_follow_the_leader;
+mod devices_are_served_by_every_node;
 mod devices_speak_miop;
 mod each_persona_may_do_what_the_page_says;
 #[path = "support/event_stream.rs"]

@@ -163,7 +163,7 @@ fn take_miop(bytes: &[u8]) -> Result<Option<(usize, ServerMessage<'_>)>, String>
         Frame::Bound(bound) if bound.version == miop::VERSION && !bound.session.is_empty() => ServerMessage::Bound {
             user: Cow::Borrowed(bound.user),
             heartbeat_ms: bound.heartbeat_s * 1000,
-            pushes: true,
+            pushes: bound.pushes != Some(false),
         },
         Frame::Bound(bound) => return Err(format!("bound with version {} and {:?}", bound.version, bound.session)),
         Frame::Heartbeat { .. } => ServerMessage::Heartbeat,

@@ -38,7 +38,7 @@ pub(crate) struct ScenarioServer {
     pub(crate) certificate: Option<String>,
     pub(crate) killed_gateway: Arc<OnceLock<KilledGateway>>,
     /// Of gateways and certificates.
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     /// Set if others wrote it.
     pub(crate) driven: Option<Driven>,
     broker: Option<Broker>,
@@ -74,9 +74,14 @@ impl ScenarioServer {
         let mut server = match wanted.nodes {
             None => ScenarioServer::own(wanted, environment)?,
             Some(nodes) => {
-                let spec = TopologySpec { nodes, environment, ..TopologySpec::default() };
+                environment.push(("TIDINGS_LINK_SECRET".to_owned(), random_key()));
+                let spec = TopologySpec { nodes, environment: environment.clone(), ..TopologySpec::default() };
                 let topology = Topology::start(&spec)?;
-                let server = ScenarioServer::of(topology.target())?;
+                let mut server = ScenarioServer::of(topology.target())?;
+                // The last node: it names the others.
+                let link = topology.nodes.last().map(|node| node.link().to_string()).unwrap_or_default();
+                environment.push(("TIDINGS_LINK_TO".to_owned(), link));
+                server.start_gateways(wanted, &[&gateways::PLAIN], &environment)?;
                 ScenarioServer { topology: Some(topology), ..server }
             }
         };
@@ -94,7 +99,7 @@ impl ScenarioServer {
             listeners: Vec::new(),
             certificate: None,
             killed_gateway: Arc::default(),
-            _folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
+            folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
             driven: None,
             broker: None,
             offline_push: None,
@@ -116,19 +121,30 @@ impl ScenarioServer {
             _ => core.push(("TIDINGS_LINK_LISTEN".to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).to_string())),
         }
         let own = OwnServer::start_as(core, wanted.descriptors, wanted.core)?;
-        let mut gateways = Vec::new();
-        if wanted.gateways > 0 {
-            let link =
-                own.listen_address("link").ok_or_else(|| LabError::Server("has written no link address".into()))?;
-            settings.push(("TIDINGS_LINK_TO".to_owned(), link.to_string()));
-            let listeners: Vec<&DeviceListener> = [&gateways::PLAIN].into_iter().chain(tls).collect();
-            for number in 0..wanted.gateways {
-                gateways.push(Gateway::start(number, folder.path(), &listeners, &settings)?);
-            }
-            gateways.iter_mut().try_for_each(|gateway| gateway.wait_until_ready(&gateways::PLAIN))?;
-        }
+        let link = own.listen_address("link");
         let certificate = certificate.map(|certificate| certificate.pem);
-        Ok(ScenarioServer { gateways, certificate, _folder: folder, ..ScenarioServer::of(Target::Own(Box::new(own)))? })
+        let server = ScenarioServer::of(Target::Own(Box::new(own)))?;
+        let mut server = ScenarioServer { certificate, folder, ..server };
+        if wanted.gateways > 0 {
+            let link = link.ok_or_else(|| LabError::Server("has written no link address".into()))?;
+            settings.push(("TIDINGS_LINK_TO".to_owned(), link.to_string()));
+        }
+        let listeners: Vec<&DeviceListener> = [&gateways::PLAIN].into_iter().chain(tls).collect();
+        server.start_gateways(wanted, &listeners, &settings)?;
+        Ok(server)
+    }
+
+    /// Starts the gateways that are wanted. The settings say where they attach.
+    fn start_gateways(
+        &mut self,
+        wanted: &Server,
+        listeners: &[&DeviceListener],
+        settings: &[(String, String)],
+    ) -> Result<(), LabError> {
+        for number in 0..wanted.gateways {
+            self.gateways.push(Gateway::start(number, self.folder.path(), listeners, settings)?);
+        }
+        self.gateways.iter_mut().try_for_each(|gateway| gateway.wait_until_ready(&gateways::PLAIN))
     }
 
     /// Stops a server of the lab's own, and starts it again on its folder.
@@ -175,11 +191,11 @@ impl ScenarioServer {
     /// Where devices connect, by TLS or without: of a server that runs already, what the scenario says.
     pub(crate) fn device_addresses(&self, by_tls: bool) -> Vec<SocketAddr> {
         let listener = if by_tls { &gateways::TLS } else { &gateways::PLAIN };
+        if !self.gateways.is_empty() {
+            return self.gateways.iter().filter_map(|gateway| gateway.address(listener)).collect();
+        }
         match (&self.target, &self.topology) {
-            (Target::Own(own), _) if self.gateways.is_empty() => {
-                own.listen_address(listener.name).into_iter().collect()
-            }
-            (Target::Own(_), _) => self.gateways.iter().filter_map(|gateway| gateway.address(listener)).collect(),
+            (Target::Own(own), _) => own.listen_address(listener.name).into_iter().collect(),
             (_, Some(topology)) => topology.nodes.iter().map(|node| node.miop()).collect(),
             (Target::Running { .. }, None) => self.listeners.clone(),
         }
@@ -187,13 +203,11 @@ impl ScenarioServer {
 
     /// The processes whose time and memory are measured: of a cluster, its nodes; of others, the server and then its gateways.
     pub(crate) fn processes(&self) -> ServerProcesses {
-        match &self.topology {
+        let servers: Vec<u32> = match &self.topology {
             Some(topology) => topology.node_pids().collect(),
-            None => {
-                let server = self.target.pid().or(self.broker.as_ref().map(Broker::pid));
-                server.into_iter().chain(self.gateways.iter().filter_map(|gateway| gateway.process.pid())).collect()
-            }
-        }
+            None => self.target.pid().or(self.broker.as_ref().map(Broker::pid)).into_iter().collect(),
+        };
+        servers.into_iter().chain(self.gateways.iter().filter_map(|gateway| gateway.process.pid())).collect()
     }
 
     /// What the parts of a cluster have counted so far.

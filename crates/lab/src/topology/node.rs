@@ -22,8 +22,7 @@ pub(crate) struct Node {
     folder: PathBuf,
     http: ReservedPort,
     miop: ReservedPort,
-    /// Held for the process, which listens there for links.
-    _link: ReservedPort,
+    link: ReservedPort,
     pub(super) process: ManagedProcess,
     /// Whether the process runs this program, not another one.
     runs_this_program: bool,
@@ -49,7 +48,7 @@ impl Node {
         set("TIDINGS_DATA_DIR", folder.join("data").display().to_string());
         set("TIDINGS_CLUSTER_ADVERTISE", format!("http://{}", http.at));
         let process = ManagedProcess::new(format!("node {number}"), folder.join("log"));
-        Ok(Node { place, folder, http, miop, _link: link, process, runs_this_program: true, environment })
+        Ok(Node { place, folder, http, miop, link, process, runs_this_program: true, environment })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -62,6 +61,11 @@ impl Node {
 
     pub(crate) fn miop(&self) -> SocketAddr {
         self.miop.at
+    }
+
+    /// Where gateways attach.
+    pub(crate) fn link(&self) -> SocketAddr {
+        self.link.at
     }
 
     /// Whether the node runs this program, not another one.

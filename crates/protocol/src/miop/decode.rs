@@ -96,7 +96,7 @@ impl<'a> Bind<'a> {
 impl<'a> Bound<'a> {
     fn decode(payload: &'a [u8]) -> Result<Self, MiopError> {
         let (mut version, mut session, mut user, mut heartbeat_s) = (None, None, None, None);
-        let (mut frame_bytes_max, mut cursor, mut resume) = (None, None, None);
+        let (mut frame_bytes_max, mut cursor, mut resume, mut pushes) = (None, None, None, None);
         each_field(payload, |tag, value| match tag {
             1 => set(&mut version, tag, number(value)?),
             2 => set(&mut session, tag, text("session", value, ID_BYTES_MAX)?),
@@ -105,6 +105,7 @@ impl<'a> Bound<'a> {
             5 => set(&mut frame_bytes_max, tag, number(value)?),
             6 => set(&mut cursor, tag, text("cursor", value, NAME_BYTES_MAX)?),
             7 => set(&mut resume, tag, value),
+            8 => set(&mut pushes, tag, number(value)? != 0),
             _ => unknown(tag),
         })?;
         Ok(Bound {
@@ -115,6 +116,7 @@ impl<'a> Bound<'a> {
             frame_bytes_max: frame_bytes_max.ok_or(MiopError::MissingField("frame_bytes_max"))?,
             cursor,
             resume,
+            pushes,
         })
     }
 }

@@ -37,6 +37,7 @@ impl Frame<'_> {
                 if let Some(resume) = bound.resume {
                     put_field(&mut payload, 7, resume);
                 }
+                put_optional_number(&mut payload, 8, bound.pushes.map(u64::from));
                 kind::BOUND
             }
             Frame::Push(push) => {

@@ -65,6 +65,7 @@ proptest! {
         (version, session, user) in (1..=u64::MAX, text(ID_BYTES_MAX), text(ID_BYTES_MAX)),
         (heartbeat_s, frame_bytes_max) in (number(), number()),
         (cursor, resume) in (option::of(text(NAME_BYTES_MAX)), option::of(vec(any::<u8>(), 0..300))),
+        pushes in option::of(any::<bool>()),
     ) {
         assert_round_trip(&Frame::Bound(Bound {
             version,
@@ -74,6 +75,7 @@ proptest! {
             frame_bytes_max,
             cursor: cursor.as_deref(),
             resume: resume.as_deref(),
+            pushes,
         }));
     }
 

@@ -288,7 +288,6 @@ impl Downlink {
                     device_kind: device_kind.into(),
                     app_version: app_version.map(Into::into),
                     since,
-                    survives_failover: true,
                 });
             }
             UpItem::SessionEnded { device, session } => {

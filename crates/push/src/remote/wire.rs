@@ -88,7 +88,7 @@ pub(crate) enum DownItem {
     },
 }
 
-/// A push as WebSocket sessions write it. Devices over MIOP need none: they connect to the leader itself.
+/// A push as WebSocket sessions write it. What devices over MIOP are written is made of it where they are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WireFrame {
     push: u64,
@@ -179,10 +179,10 @@ impl From<&PushFrame> for WireFrame {
     }
 }
 
-impl From<WireFrame> for PushFrame {
-    fn from(frame: WireFrame) -> Self {
-        let WireFrame { push, expires_at, json } = frame;
-        PushFrame { push, expires_at, miop: bytes::Bytes::new(), json: json.into() }
+impl WireFrame {
+    pub(crate) fn into_frame(self) -> PushFrame {
+        let WireFrame { push, expires_at, json } = self;
+        PushFrame::of_json(push, expires_at, json)
     }
 }
 

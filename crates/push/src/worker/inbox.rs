@@ -98,16 +98,13 @@ impl Inbox {
     }
 
     /// The lead came to this node, or went to another one: operations that wait are refused by dropping their reply
-    /// channels. Reports stay, and so do registrations of sessions that survive a failover: they hold under any leader.
+    /// channels. Reports and registrations stay: they hold under any leader.
     pub(crate) fn set_following(&self, following: bool) {
         let mut queues = self.queues.lock();
         queues.following = following;
         queues.accepts.clear();
         queues.accept_targets = 0;
         queues.asks.clear();
-        if following {
-            queues.registers.retain(|register| register.survives_failover);
-        }
     }
 
     pub(crate) fn is_following(&self) -> bool {
@@ -145,8 +142,8 @@ impl Inbox {
 
     pub(crate) fn register(&self, register: Register) -> Result<(), Refusal> {
         self.put(|queues| {
-            if !(register.survives_failover && self.has_peers && !queues.stopping) {
-                queues.check_open()?;
+            if queues.stopping {
+                return Err(stopped());
             }
             if queues.registers.len() == REGISTERS_MAX {
                 return Err(full("devices", REGISTERS_MAX));

@@ -10,10 +10,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidings_gateway::{
-    link_listener::LinkConfig,
-    relay::{CoreLocator, RelayConfig},
-};
+use tidings_gateway::{link_listener::LinkConfig, relay::RelayConfig};
 use tidings_listen::OutboundBudget;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +26,10 @@ one_of!(Role { "all": Role::All, "api": Role::Api, "worker": Role::Worker, "gate
 settings! {
     /// Links between a core and the gateways that hold connections for it.
     Link {
-        /// Where gateways, and in a cluster all other nodes, attach to this core (one address). Empty: nowhere; in a cluster, at port
-        /// 8090 of the advertised host. Links are not encrypted: use a network of your own.
+        /// Where gateways attach to this core (one address). Empty: nowhere; in a cluster, at port 8090 of the advertised host.
+        /// Links are not encrypted: use a network of your own.
         listen: Vec<SocketAddr> = Vec::new(),
-        /// The core that this gateway attaches to, as `host:port`; of a cluster some nodes, with commas between.
+        /// The core that this gateway attaches to, as `host:port`; of a cluster some nodes, with commas between: they name the others.
         to: Option<String> = None,
         /// The secret that core and gateways share. Unset: that of the cluster.
         secret: Option<String> = None,
@@ -95,21 +92,16 @@ impl Settings {
         }
     }
 
-    pub(crate) fn cores(&self) -> Vec<String> {
+    fn cores(&self) -> Vec<String> {
         let to = self.link.to.as_deref().unwrap_or_default();
         to.split(',').map(str::trim).filter(|core| !core.is_empty()).map(str::to_owned).collect()
     }
 
     /// The configuration of a gateway that listens for devices at these addresses.
-    pub(crate) fn relay_config(
-        &self,
-        cores: impl CoreLocator,
-        addresses: &[SocketAddr],
-        outbound_budget: Arc<OutboundBudget>,
-    ) -> RelayConfig {
+    pub(crate) fn relay_config(&self, addresses: &[SocketAddr], outbound_budget: Arc<OutboundBudget>) -> RelayConfig {
         let address = addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         RelayConfig {
-            cores: Arc::new(cores),
+            cores: self.cores(),
             secret: self.link_secret().unwrap_or_default(),
             name: self.link.name.clone().unwrap_or_else(|| address.clone()),
             address,

@@ -58,6 +58,7 @@ FIELDS = {
         Field(5, "frame_bytes_max", "number", R),
         Field(6, "cursor", "text", limit=512),
         Field(7, "resume", "bytes"),
+        Field(8, "pushes", "flag"),
     ],
     PUSH: [
         Field(1, "push", "number", R),
@@ -259,7 +260,7 @@ def write_fields(kind, fields):
         if value is None:
             if spec.required:
                 raise ValueError(f"a {NAMES[kind]} frame needs {spec.name}")
-            if spec.type != "flag":
+            if spec.default is not False:
                 continue
             value = spec.default
         elif spec.type == "number" and value == spec.default:

@@ -271,7 +271,6 @@ impl Server {
             device_kind: "phone".into(),
             app_version: None,
             since: 0,
-            survives_failover: false,
         };
         self.engine.push.register(register).unwrap();
         self.engine.push.settle().unwrap();

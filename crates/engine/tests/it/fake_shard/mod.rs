@@ -6,8 +6,30 @@ use crate::support::World;
 use std::{collections::BTreeMap, sync::Arc};
 use tidings_domain::{clock::Clock, push_store::DeviceNo, store::Store};
 use tidings_engine::config::EngineConfig;
-use tidings_protocol::{error::Refusal, http::*};
-use tidings_push::{PushItem, PushReports, Register};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::ServerFrame,
+    http::*,
+    miop::{self, Frame},
+};
+use tidings_push::{PushFrame, PushItem, PushReports, Register};
+
+/// What a push says in either form: its number and end, its key, whether it is urgent, its type and body.
+type Said = (u64, u64, Option<String>, bool, String, String);
+
+fn said_in_miop(frame: &PushFrame) -> Said {
+    let head = miop::take_head(&frame.miop, usize::MAX).unwrap().unwrap();
+    assert_eq!(head.payload.end, frame.miop.len(), "one whole frame");
+    let Frame::Push(push) = miop::decode(head.kind, &frame.miop[head.payload]).unwrap() else { panic!("no push") };
+    let body = String::from_utf8(push.body.to_vec()).unwrap();
+    let key = push.collapse_key.map(str::to_owned);
+    (push.push, push.expires_at, key, push.priority == 1, push.content_type.to_owned(), body)
+}
+
+fn said_in_json(frame: &PushFrame) -> Said {
+    let ServerFrame::Push(push) = serde_json::from_slice(&frame.json).unwrap() else { panic!("no push") };
+    (push.push, push.expires_at, push.collapse_key, push.high, push.content_type, push.body.get().to_owned())
+}
 
 pub struct Phone {
     pub session: u64,
@@ -23,8 +45,6 @@ pub struct Shard {
     /// The frame of each push, in JSON.
     pub frames: BTreeMap<u64, serde_json::Value>,
     pub refused: Vec<Refusal>,
-    /// Sessions survive a failover, as WebSocket sessions do.
-    pub survives_failover: bool,
     /// Sessions that are live without their device, by name.
     pub later: BTreeMap<String, u64>,
     binding: BTreeMap<u64, String>,
@@ -38,17 +58,7 @@ impl Shard {
 
     pub fn of(world: World) -> Shard {
         let (phones, handed, frames, later, binding) = Default::default();
-        Shard {
-            world,
-            phones,
-            handed,
-            frames,
-            refused: vec![],
-            survives_failover: false,
-            later,
-            binding,
-            next_session: 1,
-        }
+        Shard { world, phones, handed, frames, refused: vec![], later, binding, next_session: 1 }
     }
 
     /// Has the worker do everything due, and takes the items that follow.
@@ -71,13 +81,6 @@ impl Shard {
                 }
                 PushItem::Pending { session, frames } => (frames, vec![session]),
                 PushItem::Sessions { frame, sessions } => (vec![frame], sessions),
-                PushItem::LeadLost => {
-                    if !self.survives_failover {
-                        self.phones.clear();
-                        self.binding.clear();
-                    }
-                    continue;
-                }
                 PushItem::Matching { frame, devices } => {
                     let is_meant = |phone: &&Phone| devices.contains(phone.device);
                     (vec![frame], self.phones.values().filter(is_meant).map(|phone| phone.session).collect())
@@ -85,7 +88,7 @@ impl Shard {
             };
             for (name, phone) in self.phones.iter().filter(|(_, phone)| sessions.contains(&phone.session)) {
                 for frame in &frames {
-                    assert!(!frame.json.is_empty() && (self.survives_failover || !frame.miop.is_empty()));
+                    assert_eq!(said_in_miop(frame), said_in_json(frame), "{}", frame.push);
                     self.handed.entry(name.clone()).or_default().push(frame.push);
                     self.frames.insert(frame.push, serde_json::from_slice(&frame.json).unwrap());
                     let mut reports = PushReports::default();
@@ -106,7 +109,9 @@ impl Shard {
                 self.later.remove(&name);
                 self.phones.insert(name, Phone { session, device });
             }
-            (Some(name), Err(_)) if self.survives_failover => drop(self.later.insert(name, session)),
+            (Some(name), Err(refusal)) if refusal.code == ErrorCode::NodeUnavailable => {
+                self.later.insert(name, session);
+            }
             (Some(name), Err(refusal)) => {
                 self.refused.push(refusal);
                 // The device of a live session was removed.
@@ -134,7 +139,6 @@ impl Shard {
             device_kind: kind.into(),
             app_version: Some("1".into()),
             since: self.world.clock.now_ms(),
-            survives_failover: self.survives_failover,
         };
         self.world.engine.push.register(register).unwrap();
     }

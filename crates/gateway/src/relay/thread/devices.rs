@@ -6,8 +6,11 @@ use crate::{
     encoding::fatal_error,
     link::packet::PacketKind,
     open_connections::EnteredConnection,
-    relay::Command,
-    relay::device_connection::{DeviceConnection, Phase, WriteOutcome},
+    relay::{
+        Command,
+        device_connection::{DeviceConnection, Phase, WriteOutcome},
+        upstream::Upstream,
+    },
     session_config::silence_max,
     timer_wheel::ticks,
     transport::Transport,
@@ -66,12 +69,16 @@ impl RelayLoop {
     }
 
     pub(super) fn read_devices(&mut self) {
-        if self.is_congested() {
-            return;
-        }
         for _ in 0..READERS_PER_TURN.min(self.readable.len()) {
             let Some(key) = self.readable.pop_front() else { return };
             let Some(device) = self.devices.get_mut(key) else { continue };
+            if let Some(core) = device.core.and_then(|core| self.cores.list.get_mut(usize::from(core)))
+                && core.is_congested()
+                && !device.read_closed
+            {
+                core.waiting.push(key);
+                continue;
+            }
             device.readable = false;
             if device.phase != Phase::Opening || device.read_closed {
                 self.read(key);
@@ -172,15 +179,22 @@ impl RelayLoop {
 
     /// Forwards a frame to the core, if the core has the session.
     fn forward(&mut self, key: usize, kind: u8, frame: &[u8]) {
-        let device = &self.devices[key];
-        if let Some(session) = device.session
-            && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream_index))
-        {
-            match kind {
-                miop::kind::ACK => upstream.put_acknowledgement(session, frame),
-                _ => upstream.put(PacketKind::Data, session, frame),
-            }
+        let Some((session, upstream)) = self.session(key) else { return };
+        match kind {
+            miop::kind::ACK => upstream.put_acknowledgement(session, frame),
+            _ => upstream.put(PacketKind::Data, session, frame),
         }
+        if kind == miop::kind::CHAT {
+            // A token may come this way that replaces the one of the bind. Only the device has it.
+            self.devices[key].bind = None;
+        }
+    }
+
+    /// The device's session at its core, and the link to it.
+    fn session(&mut self, key: usize) -> Option<(u64, &mut Upstream)> {
+        let device = &self.devices[key];
+        let core = self.cores.list.get_mut(usize::from(device.core?))?;
+        Some((device.session?, core.links.get_mut(usize::from(device.upstream_index))?))
     }
 
     /// Handles an unbind, also while the core is away. The core ends the session when it reads this frame, after all earlier
@@ -205,27 +219,58 @@ impl RelayLoop {
             Ok(_) => return,
             Err(error) => return self.close(key, &Refusal::new(error.code(), error.to_string())),
         };
-        if self.upstreams.is_empty() {
+        let Some(core) = self.core_for_device() else {
             let after_ms = CORE_AWAY_RETRY_MS + rand::random_range(0..=CORE_AWAY_RETRY_MS);
             let refusal = Refusal::new(ErrorCode::NodeUnavailable, "the core is away; connect again");
             return self.close(key, &refusal.retry_after(after_ms));
-        }
+        };
         let device = &mut self.devices[key];
         if bind.wants.is_some_and(|wants| wants & wants::CHAT == 0) {
             device.bind = Some(frame.into());
         }
         device.phase = Phase::Opening;
-        self.open_upstream(key, frame);
+        self.open_at(core, key, frame);
     }
 
-    pub(super) fn open_upstream(&mut self, key: usize, bind: &[u8]) {
-        let device = &mut self.devices[key];
+    /// The core for the next device, unless it is behind.
+    pub(super) fn core_for_device(&self) -> Option<usize> {
+        self.cores.next().filter(|place| !self.cores.list[*place].is_congested())
+    }
+
+    /// Opens the device's connection at a core, which has links.
+    pub(super) fn open_at(&mut self, place: usize, key: usize, bind: &[u8]) {
+        let (device, core) = (&mut self.devices[key], &mut self.cores.list[place]);
+        device.core = Some(place as u16);
+        core.devices += 1;
         // Any shard will do: the core moves the session to its user's shard.
-        let index = device.id as usize % self.upstreams.len();
+        let link = (device.id >> 32) as usize % core.links.len();
         let mut payload = Vec::with_capacity(bind.len() + 1);
         payload.push(1);
         payload.extend_from_slice(bind);
-        self.upstreams[index].put(PacketKind::Open, device.id, &payload);
+        core.links[link].put(PacketKind::Open, device.id, &payload);
+    }
+
+    /// The device is no longer at its core, which is notified if it has announced the session.
+    pub(super) fn leave_core(&mut self, key: usize) {
+        if let Some((session, upstream)) = self.session(key) {
+            upstream.put(PacketKind::Closed, session, &[]);
+        }
+        let device = &mut self.devices[key];
+        device.session = None;
+        if let Some(core) = device.core.take() {
+            self.cores.list[usize::from(core)].devices -= 1;
+        }
+    }
+
+    /// Another id for the connection, which is to be opened at another core.
+    pub(super) fn renew_id(&mut self, key: usize) {
+        self.generation += 1;
+        let device = &mut self.devices[key];
+        device.id = (self.generation << 32) | key as u64;
+        // What closes a slow reader knows the former id.
+        if device.holding.take().is_some() {
+            self.hold_unread(key);
+        }
     }
 
     fn handle_heartbeat(&mut self, key: usize, payload: &[u8]) {
@@ -351,11 +396,7 @@ impl RelayLoop {
         if matches!(device.phase, Phase::Live | Phase::Detached | Phase::Reopening) {
             self.shared.bound.fetch_sub(1, Ordering::Relaxed);
         }
-        if let Some(session) = device.session.take()
-            && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream_index))
-        {
-            upstream.put(PacketKind::Closed, session, &[]);
-        }
+        self.leave_core(key);
     }
 
     pub(super) fn remove(&mut self, key: usize) {

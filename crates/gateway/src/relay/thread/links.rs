@@ -1,18 +1,14 @@
-//! The side of the core: the links, and the packets that come on them.
+//! The side of the cores: the links, and the packets that come on them.
 
-use super::{RECONNECT_SPREAD_MS, RelayLoop};
+use super::{LinkPlace, RECONNECT_SPREAD_MS, RelayLoop};
 use crate::{
-    link::{
-        LINK_TOKENS,
-        packet::{self, Packet, PacketKind},
-    },
+    link::packet::{self, Packet, PacketKind},
     relay::{
         device_connection::{DeviceConnection, Phase},
         upstream::Upstream,
     },
     timer_wheel::ticks,
 };
-use mio::Token;
 use std::{
     hash::BuildHasher,
     io,
@@ -22,59 +18,72 @@ use std::{
 };
 use tidings_protocol::miop::{Frame, decode, take_head};
 
-/// Devices bound again in a turn, after the core came back.
+/// Devices bound again in a turn, after their core went away.
 const REOPENED_PER_TURN: usize = 256;
-/// How often the relay checks whether the core has moved.
+/// How often the thread looks for cores to attach to, and for devices to move.
 const CORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Devices that move to another core at each look.
+const MOVED_PER_CHECK: usize = 64;
 
 impl RelayLoop {
-    /// Leaves a core that has handed its work to another one, in case that core does not close the links itself.
-    pub(super) fn follow_core(&mut self) {
+    /// Attaches to the cores that it is to be attached to, and evens out their devices.
+    pub(super) fn follow_cores(&mut self) {
         let tick = self.tick();
-        if !self.is_attached || tick < self.next_core_check {
+        if tick < self.next_core_check || self.draining {
             return;
         }
         self.next_core_check = tick + ticks(CORE_CHECK_INTERVAL);
-        if self.attacher.config.cores.has_moved(&self.core) {
-            tracing::info!(core = self.core, "the core has moved");
-            self.lose_core();
+        for (core, goes_on) in self.cores.begin_attempts() {
+            self.attacher.begin(core, goes_on);
+        }
+        if let Some((core, leaving)) = self.cores.overfull() {
+            self.move_devices(core, leaving.min(MOVED_PER_CHECK));
         }
     }
 
-    pub(super) fn attached(&mut self, core: String, links: Vec<TcpStream>, lease: Duration) {
+    pub(super) fn attached(&mut self, core: &str, links: Vec<TcpStream>, lease: Duration) {
         let tick = self.tick();
-        for (index, socket) in links.into_iter().enumerate() {
-            match Upstream::register(socket, self.poll.registry(), Token(LINK_TOKENS + index), lease, tick) {
-                Ok(upstream) => self.upstreams.push(upstream),
+        // The place is gone if the core was not wanted any more when its links came.
+        let Some(place) = self.cores.find(core).filter(|place| self.cores.list[*place].links.is_empty()) else {
+            return;
+        };
+        self.cores.list[place].end_attempt();
+        for (link, socket) in links.into_iter().enumerate() {
+            match Upstream::register(socket, self.poll.registry(), LinkPlace::token(place, link), lease, tick) {
+                Ok(upstream) => self.cores.list[place].links.push(upstream),
                 Err(error) => {
                     tracing::warn!(%error, "a link could not be registered");
-                    return self.lose_core();
+                    return self.lose_core(place);
                 }
             }
         }
-        tracing::info!(links = self.upstreams.len(), core, "attached to the core");
-        (self.is_attached, self.core) = (true, core);
-        self.shared.attached.fetch_add(1, Ordering::AcqRel);
-        self.reopen = self.devices.iter().filter(|(_, d)| d.phase == Phase::Detached).map(|(key, _)| key).collect();
+        tracing::info!(links = self.cores.list[place].links.len(), core, "attached to a core");
+        self.cores.list[place].is_attached = true;
+        self.shared.attachments.fetch_add(1, Ordering::AcqRel);
+        if !std::mem::replace(&mut self.is_attached, true) {
+            self.shared.attached.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// A link is lost: the core is away, or has dropped this relay.
-    fn lose_core(&mut self) {
-        for upstream in &mut self.upstreams {
+    fn lose_core(&mut self, place: usize) {
+        let core = &mut self.cores.list[place];
+        if std::mem::take(&mut core.is_attached) {
+            self.shared.attachments.fetch_sub(1, Ordering::AcqRel);
+        }
+        for mut upstream in core.links.drain(..) {
             upstream.deregister(self.poll.registry());
         }
-        if std::mem::take(&mut self.is_attached) {
+        self.readable.extend(core.waiting.drain(..));
+        if !self.cores.any_attached() && std::mem::take(&mut self.is_attached) {
             self.away_since = self.tick();
             self.shared.attached.fetch_sub(1, Ordering::AcqRel);
         }
-        self.upstreams.clear();
-        self.reopen.clear();
-        let keys: Vec<usize> = self.devices.iter().map(|(key, _)| key).collect();
+        let is_there = |device: &DeviceConnection| device.core == Some(place as u16);
+        let keys: Vec<usize> = self.devices.iter().filter(|(_, device)| is_there(device)).map(|(key, _)| key).collect();
         for key in keys {
-            let device = &mut self.devices[key];
-            device.session = None;
-            match device.phase {
-                Phase::Live | Phase::Reopening if device.bind.is_some() => device.phase = Phase::Detached,
+            match self.devices[key].phase {
+                Phase::Live | Phase::Reopening if self.devices[key].bind.is_some() => self.detach(key),
                 Phase::Unbound | Phase::Closing | Phase::Detached => {}
                 Phase::Opening | Phase::Live | Phase::Reopening => {
                     let after_ms = rand::random_range(0..=RECONNECT_SPREAD_MS);
@@ -82,18 +91,40 @@ impl RelayLoop {
                 }
             }
         }
-        if !self.stopping {
-            self.attacher.begin();
+        self.next_core_check = 0;
+    }
+
+    /// The device leaves its core, and is bound again at another one, or at the same once it is back.
+    fn detach(&mut self, key: usize) {
+        self.leave_core(key);
+        self.devices[key].phase = Phase::Detached;
+        self.reopen.push_back(key);
+    }
+
+    /// Has some devices that want pushes alone leave a core for another one.
+    fn move_devices(&mut self, from: usize, mut count: usize) {
+        let end = self.devices.keys_end();
+        for _ in 0..end {
+            if count == 0 {
+                return;
+            }
+            let key = self.next_to_move;
+            self.next_to_move = (key + 1) % end;
+            let moves = self.devices.get(key).is_some_and(|device| {
+                device.phase == Phase::Live && device.core == Some(from as u16) && device.bind.is_some()
+            });
+            if moves {
+                self.detach(key);
+                count -= 1;
+            }
         }
     }
 
-    /// Sends the binds of some devices that stayed while the core was away.
+    /// Sends the binds of some devices that have no core.
     pub(super) fn reopen_devices(&mut self) {
-        if self.upstreams.is_empty() || self.is_congested() {
-            return;
-        }
         let tick = self.tick();
-        for _ in 0..REOPENED_PER_TURN {
+        for _ in 0..REOPENED_PER_TURN.min(self.reopen.len()) {
+            let Some(core) = self.core_for_device() else { return };
             let Some(key) = self.reopen.pop_front() else { return };
             let Some(device) = self.devices.get_mut(key).filter(|device| device.phase == Phase::Detached) else {
                 continue;
@@ -101,42 +132,53 @@ impl RelayLoop {
             let Some(bind) = device.bind.take() else { continue };
             device.phase = Phase::Reopening;
             device.last_heard = tick;
-            self.open_upstream(key, &bind);
+            self.renew_id(key);
+            self.open_at(core, key, &bind);
             self.devices[key].bind = Some(bind);
             self.arm_timer(key, tick + ticks(self.config.bind_timeout));
         }
     }
 
     pub(super) fn read_upstreams(&mut self) {
-        for index in 0..self.upstreams.len() {
-            if !self.upstreams.get(index).is_some_and(|upstream| upstream.readable) {
-                continue;
-            }
-            let tick = self.tick();
-            let mut buffer = std::mem::take(&mut self.read_buffer);
-            let read = self.upstreams[index].read(tick, &mut buffer);
-            let read = read.and_then(|end| self.handle_packets(index, &buffer[..end]));
-            self.read_buffer = buffer;
-            if let Err(error) = read {
-                tracing::warn!(%error, "the link to the core is lost");
-                return self.lose_core();
+        for place in 0..self.cores.list.len() {
+            for link in 0..self.cores.list[place].links.len() {
+                if let Err(error) = self.read_upstream(place, link) {
+                    tracing::warn!(%error, core = self.cores.list[place].address, "a link to a core is lost");
+                    self.lose_core(place);
+                    break;
+                }
             }
         }
     }
 
-    fn handle_packets(&mut self, index: usize, bytes: &[u8]) -> io::Result<()> {
+    fn read_upstream(&mut self, place: usize, link: usize) -> io::Result<()> {
+        let tick = self.tick();
+        // A packet of an earlier link may have ended this one.
+        let Some(upstream) = self.cores.list[place].links.get_mut(link).filter(|upstream| upstream.readable) else {
+            return Ok(());
+        };
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        let read = upstream.read(tick, &mut buffer);
+        let read = read.and_then(|end| self.handle_packets(place, link, &buffer[..end]));
+        self.read_buffer = buffer;
+        read
+    }
+
+    fn handle_packets(&mut self, place: usize, link: usize, bytes: &[u8]) -> io::Result<()> {
         let mut at = 0;
         while let Some(Packet { kind, id, payload }) = packet::take(&bytes[at..]).map_err(io::Error::other)? {
-            self.handle_packet(index, kind, id, &bytes[at + payload.start..at + payload.end]);
+            self.handle_packet(place, link, kind, id, &bytes[at + payload.start..at + payload.end]);
             at += payload.end;
         }
-        if at < bytes.len() {
-            self.upstreams[index].keep(&bytes[at..]);
+        if at < bytes.len()
+            && let Some(upstream) = self.cores.list[place].links.get_mut(link)
+        {
+            upstream.keep(&bytes[at..]);
         }
         Ok(())
     }
 
-    fn handle_packet(&mut self, index: usize, kind: PacketKind, id: u64, payload: &[u8]) {
+    fn handle_packet(&mut self, place: usize, link: usize, kind: PacketKind, id: u64, payload: &[u8]) {
         let key = (id & u64::from(u32::MAX)) as usize;
         let is_here = self.devices.get(key).is_some_and(|device| device.id == id);
         match kind {
@@ -144,18 +186,28 @@ impl RelayLoop {
                 let Ok(session) = payload.try_into().map(u64::from_le_bytes) else { return };
                 if is_here {
                     let device = &mut self.devices[key];
-                    (device.session, device.upstream_index) = (Some(session), index as u16);
-                } else {
-                    // The device disconnected while its bind was with the core.
-                    self.upstreams[index].put(PacketKind::Closed, session, &[]);
+                    (device.session, device.upstream_index) = (Some(session), link as u16);
+                } else if let Some(upstream) = self.cores.list[place].links.get_mut(link) {
+                    // The device disconnected, or was opened elsewhere, while its bind was with the core.
+                    upstream.put(PacketKind::Closed, session, &[]);
                 }
             }
             PacketKind::Data if is_here => self.handle_data(key, payload),
             PacketKind::Close if is_here => self.finish(key),
-            PacketKind::ListSessions => self.list_sessions(index, id),
-            PacketKind::UnknownSession => self.redirect_unknown(index, id),
+            PacketKind::ListSessions => self.list_sessions(place, link, id),
+            PacketKind::UnknownSession => self.redirect_unknown(place, link, id),
+            PacketKind::SessionNodes => self.note_nodes(place, payload),
             _ => {}
         }
+    }
+
+    /// A core has said which nodes take sessions.
+    fn note_nodes(&mut self, place: usize, payload: &[u8]) {
+        let Ok(nodes) = postcard::from_bytes(payload) else { return };
+        if let Some(double) = self.cores.note_announced(place, nodes) {
+            self.lose_core(double);
+        }
+        self.next_core_check = 0;
     }
 
     /// Bytes for a device. The first of them are its `bound` or a refusal.
@@ -195,8 +247,8 @@ impl RelayLoop {
     }
 
     /// The core does not know this session: its device must connect again.
-    fn redirect_unknown(&mut self, index: usize, session: u64) {
-        let is_session = |d: &DeviceConnection| d.session == Some(session) && usize::from(d.upstream_index) == index;
+    fn redirect_unknown(&mut self, place: usize, link: usize, session: u64) {
+        let is_session = |d: &DeviceConnection| d.session == Some(session) && is_at(d, place, link);
         let found = self.devices.iter().find(|(_, device)| is_session(device)).map(|(key, _)| key);
         if let Some(key) = found {
             self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core does not know it");
@@ -204,16 +256,16 @@ impl RelayLoop {
     }
 
     /// Sends the core the ids of the live sessions of one link.
-    fn list_sessions(&mut self, index: usize, request: u64) {
+    fn list_sessions(&mut self, place: usize, link: usize, request: u64) {
         let mut sessions = Vec::new();
         for (_, device) in self.devices.iter() {
             if let (Phase::Live, Some(session)) = (device.phase, device.session)
-                && usize::from(device.upstream_index) == index
+                && is_at(device, place, link)
             {
                 sessions.extend_from_slice(&session.to_le_bytes());
             }
         }
-        let upstream = &mut self.upstreams[index];
+        let Some(upstream) = self.cores.list[place].links.get_mut(link) else { return };
         for chunk in sessions.chunks(packet::PAYLOAD_BYTES_MAX / 8 * 8) {
             upstream.put(PacketKind::Sessions, request, chunk);
         }
@@ -222,10 +274,21 @@ impl RelayLoop {
 
     pub(super) fn flush_upstreams(&mut self) {
         let (tick, now) = (self.tick(), Instant::now());
-        let flushed: io::Result<()> = self.upstreams.iter_mut().try_for_each(|upstream| upstream.flush(tick, now));
-        if let Err(error) = flushed {
-            tracing::warn!(%error, "the link to the core is lost");
-            self.lose_core();
+        for place in 0..self.cores.list.len() {
+            let core = &mut self.cores.list[place];
+            let flushed: io::Result<()> = core.links.iter_mut().try_for_each(|upstream| upstream.flush(tick, now));
+            if !core.waiting.is_empty() && !core.is_congested() {
+                self.readable.extend(core.waiting.drain(..));
+            }
+            if let Err(error) = flushed {
+                tracing::warn!(%error, core = core.address, "a link to a core is lost");
+                self.lose_core(place);
+            }
         }
     }
+}
+
+/// Whether the device's session is behind this link.
+fn is_at(device: &DeviceConnection, place: usize, link: usize) -> bool {
+    device.core == Some(place as u16) && usize::from(device.upstream_index) == link
 }

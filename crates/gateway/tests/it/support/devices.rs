@@ -60,7 +60,7 @@ impl RunningRelay {
         let link = LinkListener::start(config, server.session_server.clone()).unwrap();
         let listener = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
         let address = listener.addresses()[0].0;
-        let (cores, metrics) = (Arc::new(vec![link.address().to_string()]), Arc::new(Metrics::new()));
+        let (cores, metrics) = (vec![link.address().to_string()], Arc::new(Metrics::new()));
         let config = RelayConfig { cores, secret, name: "east".into(), address: address.to_string(), sessions };
         let relay = Relay::start(config, metrics.clone()).unwrap();
         let _stop = listener.start(relay.clone()).unwrap();

@@ -249,8 +249,8 @@ fn server_of(written: &Spanned<ServerFile>) -> Result<Server, Mistake> {
     if let Some(driver) = file.driver.as_ref().filter(|_| is_of_own) {
         return Err(Mistake::at(driver.span(), "the lab starts no server that others wrote: `driver` goes with `url`"));
     }
-    if let (Some(gateways), true) = (&file.gateways, url.is_some() || nodes.is_some()) {
-        return Err(Mistake::at(gateways.span(), "`gateways` are of one server of the lab's own"));
+    if let (Some(gateways), true) = (&file.gateways, url.is_some()) {
+        return Err(Mistake::at(gateways.span(), "`gateways` are of a server or a cluster of the lab's own"));
     }
     if let (Some(cost), None) = (&file.measures_cost, nodes) {
         return Err(Mistake::at(cost.span(), "`measures_cost` is for a cluster: it needs `nodes`"));

@@ -298,7 +298,6 @@ impl World {
                 device_kind: "phone".into(),
                 app_version: None,
                 since: self.clock.now_ms(),
-                survives_failover: false,
             })
             .unwrap();
         self.engine.push.settle().unwrap();

@@ -41,6 +41,7 @@ pub fn of(frame: &Frame) -> (&'static str, Value) {
             put("frame_bytes_max", Some(number(bound.frame_bytes_max)));
             put("cursor", bound.cursor.and_then(text));
             put("resume_hex", bound.resume.and_then(bytes));
+            put("pushes", bound.pushes.map(Value::from));
             "bound"
         }
         Frame::Push(push) => {
@@ -112,6 +113,7 @@ pub fn write(kind: &str, fields: &Value) -> Vec<u8> {
             frame_bytes_max: count("frame_bytes_max").unwrap(),
             cursor: text("cursor"),
             resume: resume.as_deref(),
+            pushes: fields.get("pushes").map(|flag| flag.as_bool().unwrap()),
         }),
         "push" => Frame::Push(Push {
             push: count("push").unwrap(),

@@ -1,0 +1,261 @@
+//! A core as one thread of a relay sees it, and which cores the thread is to be attached to.
+
+use super::upstream::Upstream;
+use crate::link::SessionNodes;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+/// With more bytes waiting on a link than this, devices of its core are not read: the core is behind.
+const CONGESTED_BYTES: usize = 8 * 1024 * 1024;
+/// Cores may differ by so many devices of a thread before some move.
+const UNEVEN_MIN: usize = 16;
+/// The same, as a part of what the fullest core has.
+const UNEVEN_PART: usize = 10;
+
+pub(super) struct Core {
+    pub address: String,
+    /// What the core calls itself, once it has said so: its address may have been named otherwise.
+    pub own: Option<String>,
+    /// The links to its shards, in order. Empty: it is away.
+    pub links: Vec<Upstream>,
+    /// All links are there.
+    pub is_attached: bool,
+    /// While this is set, a thread tries to attach.
+    attempt: Option<Arc<AtomicBool>>,
+    /// Devices whose sessions are there, or that it was asked to open.
+    pub devices: usize,
+    /// Keys of readable devices that wait until the core has caught up.
+    pub waiting: Vec<usize>,
+}
+
+impl Core {
+    fn new(address: String) -> Self {
+        Core {
+            address,
+            own: None,
+            links: Vec::new(),
+            is_attached: false,
+            attempt: None,
+            devices: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_congested(&self) -> bool {
+        self.links.iter().any(|link| link.pending_bytes() > CONGESTED_BYTES)
+    }
+
+    fn is(&self, address: &str) -> bool {
+        self.address == address || self.own.as_deref() == Some(address)
+    }
+
+    /// Ends the attempt to attach, if there is one.
+    pub(super) fn end_attempt(&mut self) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// The cores that a thread knows. A core keeps its place while it has links or devices.
+pub(super) struct Cores {
+    pub list: Vec<Core>,
+    /// Those of the settings.
+    named: Vec<String>,
+    /// Those that a core has named last; empty: none has.
+    announced: Vec<String>,
+    /// The one that a core of an earlier version has named last.
+    redirected: Option<String>,
+    /// The place from which cores with equally many devices are taken, so that not all relays take the same.
+    first: usize,
+}
+
+impl Cores {
+    pub(super) fn new(named: Vec<String>, first: usize) -> Self {
+        Cores { list: Vec::new(), named, announced: Vec::new(), redirected: None, first }
+    }
+
+    pub(super) fn any_attached(&self) -> bool {
+        self.list.iter().any(|core| !core.links.is_empty())
+    }
+
+    /// Whether new devices may be opened at the core.
+    fn takes_devices(&self, core: &Core) -> bool {
+        let is_announced = |own: &String| self.announced.contains(own);
+        !core.links.is_empty() && core.own.as_ref().is_none_or(is_announced)
+    }
+
+    /// The core for the next device: the one with the fewest.
+    pub(super) fn next(&self) -> Option<usize> {
+        let count = self.list.len();
+        let places = (0..count).map(|at| (self.first + at) % count);
+        places.filter(|place| self.takes_devices(&self.list[*place])).min_by_key(|place| self.list[*place].devices)
+    }
+
+    /// The core that devices are to leave, if any, and how many: it takes no more, or it has many more than another one.
+    pub(super) fn overfull(&self) -> Option<(usize, usize)> {
+        let fewest = self.list[self.next()?].devices;
+        let leaving = |core: &Core| match core.devices.saturating_sub(fewest) {
+            _ if !self.takes_devices(core) => core.devices,
+            more if more > UNEVEN_MIN.max(core.devices / UNEVEN_PART) => more / 2,
+            _ => 0,
+        };
+        let attached = self.list.iter().enumerate().filter(|(_, core)| !core.links.is_empty());
+        let fullest = attached.map(|(place, core)| (place, leaving(core))).max_by_key(|(_, leaving)| *leaving);
+        fullest.filter(|(_, leaving)| *leaving > 0)
+    }
+
+    pub(super) fn find(&self, address: &str) -> Option<usize> {
+        self.list.iter().position(|core| core.address == address)
+    }
+
+    /// A core of an earlier version names the one that serves devices.
+    pub(super) fn note_redirect(&mut self, core: String) {
+        self.redirected = Some(core);
+    }
+
+    /// A core has said which nodes take sessions. Answers another place at which the thread is attached to the same core: that
+    /// core has dropped the links there, or will.
+    pub(super) fn note_announced(&mut self, place: usize, nodes: SessionNodes) -> Option<usize> {
+        let others = self.list.iter().enumerate().filter(|(other, core)| *other != place && core.is(&nodes.own));
+        let double = others.filter(|(_, core)| !core.links.is_empty()).map(|(other, _)| other).next();
+        self.list[place].own = Some(nodes.own);
+        self.announced = nodes.all;
+        double
+    }
+
+    /// The addresses to attach to, each by a thread that tries while the flag is set. Attempts at what is not wanted any more end.
+    pub(super) fn begin_attempts(&mut self) -> Vec<(String, Arc<AtomicBool>)> {
+        let attached = |address: &String| self.list.iter().any(|core| !core.links.is_empty() && core.is(address));
+        // Under another name the thread may be attached to it already.
+        let alias = |named: &String| {
+            let core = self.list.iter().find(|core| core.address == *named && core.links.is_empty())?;
+            core.own.clone().filter(attached)
+        };
+        let known = self.named.iter().chain(&self.announced).chain(&self.redirected);
+        let mut wanted: Vec<String> =
+            known.filter(|address| !attached(address) && alias(address).is_none()).cloned().collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        for core in &mut self.list {
+            if !wanted.contains(&core.address) {
+                core.end_attempt();
+            }
+        }
+        let mut begun = Vec::new();
+        for address in wanted {
+            let place = self.place_of(&address);
+            let core = &mut self.list[place];
+            if core.attempt.is_none() {
+                let goes_on = Arc::new(AtomicBool::new(true));
+                core.attempt = Some(goes_on.clone());
+                begun.push((address, goes_on));
+            }
+        }
+        begun
+    }
+
+    /// The place of a core that the thread is to attach to.
+    fn place_of(&mut self, address: &str) -> usize {
+        if let Some(place) = self.find(address) {
+            return place;
+        }
+        let is_free = |core: &Core| {
+            core.links.is_empty() && core.attempt.is_none() && core.devices == 0 && !self.named.contains(&core.address)
+        };
+        let core = Core::new(address.to_owned());
+        match self.list.iter().position(is_free) {
+            Some(place) => {
+                self.list[place] = core;
+                place
+            }
+            None => {
+                self.list.push(core);
+                self.list.len() - 1
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores(named: &[&str]) -> Cores {
+        Cores::new(named.iter().map(|name| (*name).to_owned()).collect(), 0)
+    }
+
+    fn attempts(cores: &mut Cores) -> Vec<String> {
+        cores.begin_attempts().into_iter().map(|(address, _)| address).collect()
+    }
+
+    fn nodes(own: &str, all: &[&str]) -> SessionNodes {
+        SessionNodes { own: own.into(), all: all.iter().map(|name| (*name).to_owned()).collect() }
+    }
+
+    fn attach(cores: &mut Cores, address: &str) -> usize {
+        let place = cores.find(address).unwrap_or_else(|| panic!("no attempt at {address}"));
+        cores.list[place].end_attempt();
+        cores.list[place].links.push(Upstream::of_a_test());
+        place
+    }
+
+    #[test]
+    fn one_named_node_leads_to_all_of_its_cluster() {
+        let mut cores = cores(&["a"]);
+        assert_eq!(attempts(&mut cores), ["a"]);
+        assert!(attempts(&mut cores).is_empty(), "one attempt at a time");
+        assert_eq!(cores.next(), None);
+        let a = attach(&mut cores, "a");
+        assert_eq!(cores.next(), Some(a), "a core that says nothing is alone");
+        cores.note_announced(a, nodes("a", &["a", "b", "c"]));
+        assert_eq!(attempts(&mut cores), ["b", "c"]);
+        attach(&mut cores, "b");
+        cores.note_announced(a, nodes("a", &["a", "b"]));
+        assert!(attempts(&mut cores).is_empty());
+        let c = cores.find("c").map(|place| &cores.list[place]);
+        assert!(c.is_some_and(|core| core.attempt.is_none()), "it has left the cluster");
+    }
+
+    #[test]
+    fn a_core_with_two_addresses_is_attached_to_once() {
+        let mut cores = cores(&["a.internal", "b.internal"]);
+        assert_eq!(attempts(&mut cores), ["a.internal", "b.internal"]);
+        let a = attach(&mut cores, "a.internal");
+        assert_eq!(cores.note_announced(a, nodes("10.0.0.1", &["10.0.0.1", "10.0.0.2"])), None);
+        assert_eq!(attempts(&mut cores), ["10.0.0.2"], "nothing says yet that it is the other one");
+        let by_number = attach(&mut cores, "10.0.0.2");
+        assert_eq!(cores.note_announced(by_number, nodes("10.0.0.2", &["10.0.0.1", "10.0.0.2"])), None);
+        let by_name = attach(&mut cores, "b.internal");
+        let double = cores.note_announced(by_name, nodes("10.0.0.2", &["10.0.0.1", "10.0.0.2"]));
+        assert_eq!(double, Some(by_number), "the core knows one set of links of a thread");
+        cores.list[by_number].links.clear();
+        assert!(attempts(&mut cores).is_empty());
+        // Its address may be another one when it is back: the name is tried, too.
+        cores.list[by_name].links.clear();
+        assert_eq!(attempts(&mut cores), ["10.0.0.2", "b.internal"]);
+    }
+
+    #[test]
+    fn devices_go_to_the_core_with_the_fewest_and_leave_one_that_takes_no_more() {
+        let mut cores = cores(&["a", "b"]);
+        attempts(&mut cores);
+        let (a, b) = (attach(&mut cores, "a"), attach(&mut cores, "b"));
+        for place in [a, b] {
+            let own = cores.list[place].address.clone();
+            cores.note_announced(place, nodes(&own, &["a", "b"]));
+        }
+        cores.list[a].devices = 100;
+        assert_eq!((cores.next(), cores.overfull()), (Some(b), Some((a, 50))));
+        cores.list[b].devices = 84;
+        assert_eq!(cores.overfull(), None, "moves cost more than they gain");
+        cores.list[b].devices = 200;
+        assert_eq!((cores.next(), cores.overfull()), (Some(a), Some((b, 50))));
+        cores.note_announced(a, nodes("a", &["b"]));
+        assert_eq!((cores.next(), cores.overfull()), (Some(b), Some((a, 100))), "it is about to stop");
+        cores.list[a].devices = 0;
+        assert_eq!(cores.overfull(), None);
+    }
+}
