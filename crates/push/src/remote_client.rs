@@ -338,10 +338,12 @@ impl<'a> RemotePushClient<'a> {
             self.reports.push_back(UpItem::SessionEnded { device: *device, session: id });
             return;
         }
-        match self.local_sessions.answered(id, result.as_ref().ok().copied()) {
-            AfterRegister::Tell(shard, session) => self.outgoing.send_answer(shard, session, result),
-            AfterRegister::Nothing => {}
-            AfterRegister::Retry => self.refused.push_back((now + RETRY_AFTER, id)),
+        let after = self.local_sessions.answered(id, &result);
+        if matches!(after, AfterRegister::Retry | AfterRegister::TellAndRetry(..)) {
+            self.refused.push_back((now + RETRY_AFTER, id));
+        }
+        if let AfterRegister::Tell(shard, session) | AfterRegister::TellAndRetry(shard, session) = after {
+            self.outgoing.send_answer(shard, session, result);
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::Register;
 use rustc_hash::FxHashMap;
 use tidings_domain::push_store::DeviceNo;
+use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// About 200 bytes. In a cluster only.
 struct Session {
@@ -23,6 +24,8 @@ pub(crate) enum AfterRegister {
     Nothing,
     /// The session is live without a device: register it again.
     Retry,
+    /// Both: it goes live without its device, which is registered later.
+    TellAndRetry(usize, u64),
 }
 
 #[derive(Default)]
@@ -78,19 +81,21 @@ impl LocalSessions {
         Some((session.register.shard, session.register.session))
     }
 
-    /// A registration was answered. A session whose first answer is a refusal ends, and is forgotten.
-    pub(crate) fn answered(&mut self, id: u64, device: Option<DeviceNo>) -> AfterRegister {
+    /// A registration was answered. A session whose first answer is a refusal ends, and is forgotten, unless it was refused
+    /// because the lead moves: such a session goes live.
+    pub(crate) fn answered(&mut self, id: u64, result: &Result<DeviceNo, Refusal>) -> AfterRegister {
         let Some(session) = self.sessions.get_mut(&id) else { return AfterRegister::Nothing };
         let (shard, number) = (session.register.shard, session.register.session);
         let was_answered = std::mem::replace(&mut session.is_answered, true);
-        match device {
-            Some(_) if session.device == device => AfterRegister::Nothing,
-            Some(_) => {
-                session.device = device;
+        match result {
+            Ok(device) if session.device == Some(*device) => AfterRegister::Nothing,
+            Ok(device) => {
+                session.device = Some(*device);
                 AfterRegister::Tell(shard, number)
             }
-            None if was_answered => AfterRegister::Retry,
-            None => {
+            Err(_) if was_answered => AfterRegister::Retry,
+            Err(refusal) if refusal.code == ErrorCode::NodeUnavailable => AfterRegister::TellAndRetry(shard, number),
+            Err(_) => {
                 self.remove(shard, number);
                 AfterRegister::Tell(shard, number)
             }

@@ -97,14 +97,14 @@ impl Worker {
         let Some(id) = self.local_sessions.id(destination, session) else {
             return self.outgoing.send_answer(destination, session, result);
         };
-        match self.local_sessions.answered(id, result.as_ref().ok().copied()) {
-            AfterRegister::Tell(shard, session) => self.outgoing.send_answer(shard, session, result),
-            AfterRegister::Nothing => {}
+        let after = self.local_sessions.answered(id, &result);
+        if matches!(after, AfterRegister::Retry | AfterRegister::TellAndRetry(..)) {
             // The store failed: wait before the next try.
-            AfterRegister::Retry => {
-                self.unregistered.push(id);
-                self.store_failed_at.get_or_insert(Instant::now());
-            }
+            self.unregistered.push(id);
+            self.store_failed_at.get_or_insert(Instant::now());
+        }
+        if let AfterRegister::Tell(shard, session) | AfterRegister::TellAndRetry(shard, session) = after {
+            self.outgoing.send_answer(shard, session, result);
         }
     }
 
