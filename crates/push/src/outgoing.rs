@@ -10,7 +10,11 @@ use super::{
     remote::{PeerTransport, Peers},
 };
 use roaring::RoaringBitmap;
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tidings_domain::{metrics::Metrics, push_store::DeviceNo};
 use tidings_protocol::error::Refusal;
 
@@ -20,6 +24,8 @@ pub(super) const OUTGOING_MAX: usize = 8_192;
 const SESSIONS_PER_ITEM: usize = 1_000;
 /// Normal pushes take only so many places of a shard's queue, so that a high one never waits behind more.
 const NORMAL_IN_QUEUE: usize = 32;
+/// How often a full shard queue is tried again.
+const FULL_QUEUE_RETRY: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 struct ShardQueues {
@@ -119,6 +125,19 @@ impl Outgoing {
         for shard in 0..self.queues.len() {
             let item = PushItem::Matching { frame: frame.clone(), devices: receivers.clone() };
             self.send_item(shard, item, high);
+        }
+    }
+
+    /// Another one speaks for this node's sessions from here on: drops what waits but the answers, and hands those over, however
+    /// long the shards are busy. A session that got none would wait for ever.
+    pub(super) fn hand_over_answers(&mut self, is_stopping: impl Fn() -> bool) {
+        for queues in &mut self.queues {
+            (queues.high, queues.normal) = Default::default();
+        }
+        self.len = self.queues.iter().map(|queues| queues.answers.len()).sum();
+        while self.len > 0 && !is_stopping() {
+            self.drain(Instant::now());
+            std::thread::park_timeout(FULL_QUEUE_RETRY);
         }
     }
 

@@ -108,6 +108,7 @@ impl<'a> RemotePushClient<'a> {
         loop {
             if let Some(term) = self.parts.lead.term().filter(|term| ended != Some(*term)) {
                 self.return_reports();
+                self.outgoing.hand_over_answers(|| self.inbox.is_stopping());
                 return Some(term);
             }
             if !self.turn() {

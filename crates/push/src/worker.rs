@@ -185,7 +185,8 @@ impl Worker {
     }
 
     /// Ends a term whose lead is lost. Answers this node's sessions, and the term if the store has refused it.
-    pub(crate) fn lose_lead(self) -> (LocalSessions, Option<Term>) {
+    pub(crate) fn lose_lead(mut self) -> (LocalSessions, Option<Term>) {
+        self.outgoing.hand_over_answers(|| self.inbox.is_stopping());
         let refused = (self.store_state == StoreState::TermOver).then_some(self.term);
         (self.local_sessions, refused)
     }

@@ -239,14 +239,16 @@ impl ClusterNodes {
     }
 
     /// Where gateways attach to this node, and to every node that takes sessions and is not about to stop. `None`: this node has
-    /// no such listener.
+    /// no such listener, or its peers do not know it yet.
     pub fn session_links(&self) -> Option<(String, Vec<String>)> {
         let (_, own) = self.addresses.read().clone().filter(|(_, link)| !link.is_empty())?;
         let view = self.view.read();
         let takes_sessions = |node: &&NodeInfo| {
             ROLES_WITH_SESSIONS.contains(&&*node.roles) && !node.details.draining && !node.link.is_empty()
         };
-        Some((own, view.nodes.iter().filter(takes_sessions).map(|node| node.link.clone()).collect()))
+        let all: Vec<String> = view.nodes.iter().filter(takes_sessions).map(|node| node.link.clone()).collect();
+        let is_listed = view.nodes.iter().any(|node| node.boot_id == self.me.boot_id && node.link == own);
+        is_listed.then_some((own, all))
     }
 
     /// Whether this node leads the function, and no other can: its lease runs by its own clock.

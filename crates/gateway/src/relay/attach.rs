@@ -2,9 +2,11 @@
 
 use super::{Command, RelayConfig, SharedState, ThreadHandle};
 use crate::link::handshake::{self, HandshakeError, Hello, VERSION};
+use parking_lot::Mutex;
 use std::{
+    collections::HashSet,
     io,
-    net::{TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,6 +23,14 @@ const PAUSE_LAST_MS: u64 = 2_000;
 /// Failures are logged once the pause is this long: a core that restarts or moves is expected to be away for a moment.
 const PAUSE_LOGGED_MS: u64 = 400;
 
+/// The links to all shards of a core, in order.
+pub(crate) struct Links {
+    pub address: SocketAddr,
+    pub sockets: Vec<TcpStream>,
+    /// A side that is silent for longer is given up.
+    pub lease: Duration,
+}
+
 #[derive(Clone)]
 pub(super) struct Attacher {
     pub config: RelayConfig,
@@ -28,6 +38,8 @@ pub(super) struct Attacher {
     pub thread: u16,
     pub handle: ThreadHandle,
     pub shared: Arc<SharedState>,
+    /// The addresses that this thread is attached to, or that an attempt is made at: a core serves a thread over one set of links.
+    pub attached: Arc<Mutex<HashSet<SocketAddr>>>,
 }
 
 impl Attacher {
@@ -44,10 +56,8 @@ impl Attacher {
         let mut pause_ms = PAUSE_FIRST_MS;
         let mut logged = false;
         while goes_on.load(Ordering::Acquire) && !self.shared.stopping.load(Ordering::Acquire) {
-            match self.attach(core) {
-                Ok((links, lease)) => {
-                    return self.handle.send(Command::Attached { core: core.to_owned(), links, lease });
-                }
+            match self.attach(core, goes_on) {
+                Ok(links) => return self.handle.send(Command::Attached { core: core.to_owned(), links }),
                 // The named core is attached to instead, and this one is asked again.
                 Err(HandshakeError::Redirect(named)) if !named.is_empty() => {
                     self.handle.send(Command::Redirected { core: named });
@@ -63,23 +73,42 @@ impl Attacher {
         }
     }
 
-    /// The links to the core's shards, and their lease.
-    fn attach(&self, core: &str) -> Result<(Vec<TcpStream>, Duration), HandshakeError> {
-        let (first, welcome) = self.attach_to_shard(core, 0)?;
-        let mut links = vec![first];
-        for shard in 1..welcome.shards {
-            links.push(self.attach_to_shard(core, shard)?.0);
-        }
-        for link in &links {
-            link.set_read_timeout(None)?;
-            link.set_write_timeout(None)?;
-        }
-        Ok((links, Duration::from_millis(welcome.lease_ms)))
-    }
-
-    fn attach_to_shard(&self, core: &str, shard: u16) -> Result<(TcpStream, handshake::Welcome), HandshakeError> {
+    fn attach(&self, core: &str, goes_on: &AtomicBool) -> Result<Links, HandshakeError> {
+        // Once for all links: a name may stand for several cores.
         let address = core.to_socket_addrs()?.next();
         let address = address.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        if !self.attached.lock().insert(address) {
+            let why = "this gateway is attached to the same address under another name";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why).into());
+        }
+        let links = self.attach_to(address, goes_on);
+        if links.is_err() {
+            self.attached.lock().remove(&address);
+        }
+        links
+    }
+
+    fn attach_to(&self, address: SocketAddr, goes_on: &AtomicBool) -> Result<Links, HandshakeError> {
+        let (first, welcome) = self.attach_to_shard(address, 0)?;
+        let mut sockets = vec![first];
+        for shard in 1..welcome.shards {
+            sockets.push(self.attach_to_shard(address, shard)?.0);
+        }
+        for socket in &sockets {
+            socket.set_read_timeout(None)?;
+            socket.set_write_timeout(None)?;
+        }
+        match goes_on.load(Ordering::Acquire) {
+            true => Ok(Links { address, sockets, lease: Duration::from_millis(welcome.lease_ms) }),
+            false => Err(io::Error::from(io::ErrorKind::Interrupted).into()),
+        }
+    }
+
+    fn attach_to_shard(
+        &self,
+        address: SocketAddr,
+        shard: u16,
+    ) -> Result<(TcpStream, handshake::Welcome), HandshakeError> {
         let mut socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         let hello = Hello {
             version: VERSION,

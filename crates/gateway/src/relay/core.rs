@@ -2,9 +2,12 @@
 
 use super::upstream::Upstream;
 use crate::link::SessionNodes;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// With more bytes waiting on a link than this, devices of its core are not read: the core is behind.
@@ -16,8 +19,11 @@ const UNEVEN_PART: usize = 10;
 
 pub(super) struct Core {
     pub address: String,
-    /// What the core calls itself, once it has said so: its address may have been named otherwise.
-    pub own: Option<String>,
+    /// What the core has said about its cluster: what it calls itself there, for its address may have been named otherwise, and
+    /// which nodes take sessions.
+    pub nodes: Option<SessionNodes>,
+    /// Where its links go to.
+    pub peer: Option<SocketAddr>,
     /// The links to its shards, in order. Empty: it is away.
     pub links: Vec<Upstream>,
     /// All links are there.
@@ -28,18 +34,22 @@ pub(super) struct Core {
     pub devices: usize,
     /// Keys of readable devices that wait until the core has caught up.
     pub waiting: Vec<usize>,
+    /// The tick until which no devices leave it for another: none could.
+    pub stays_until: u32,
 }
 
 impl Core {
     fn new(address: String) -> Self {
         Core {
             address,
-            own: None,
+            nodes: None,
+            peer: None,
             links: Vec::new(),
             is_attached: false,
             attempt: None,
             devices: 0,
             waiting: Vec::new(),
+            stays_until: 0,
         }
     }
 
@@ -47,8 +57,22 @@ impl Core {
         self.links.iter().any(|link| link.pending_bytes() > CONGESTED_BYTES)
     }
 
+    fn own(&self) -> Option<&String> {
+        self.nodes.as_ref().map(|nodes| &nodes.own)
+    }
+
     fn is(&self, address: &str) -> bool {
-        self.address == address || self.own.as_deref() == Some(address)
+        self.address == address || self.own().is_some_and(|own| own == address)
+    }
+
+    /// Whether it may have sessions: it is attached to, and has not said that it takes none.
+    fn serves(&self) -> bool {
+        !self.links.is_empty() && self.nodes.as_ref().is_none_or(|nodes| nodes.all.contains(&nodes.own))
+    }
+
+    /// Whether the next device may be opened there: it serves, is not behind, and was heard of lately.
+    fn takes_devices(&self, tick: u32) -> bool {
+        self.serves() && !self.is_congested() && self.links.iter().all(|link| !link.is_silent(tick))
     }
 
     /// Ends the attempt to attach, if there is one.
@@ -64,8 +88,6 @@ pub(super) struct Cores {
     pub list: Vec<Core>,
     /// Those of the settings.
     named: Vec<String>,
-    /// Those that a core has named last; empty: none has.
-    announced: Vec<String>,
     /// The one that a core of an earlier version has named last.
     redirected: Option<String>,
     /// The place from which cores with equally many devices are taken, so that not all relays take the same.
@@ -74,37 +96,31 @@ pub(super) struct Cores {
 
 impl Cores {
     pub(super) fn new(named: Vec<String>, first: usize) -> Self {
-        Cores { list: Vec::new(), named, announced: Vec::new(), redirected: None, first }
+        Cores { list: Vec::new(), named, redirected: None, first }
     }
 
     pub(super) fn any_attached(&self) -> bool {
         self.list.iter().any(|core| !core.links.is_empty())
     }
 
-    /// Whether new devices may be opened at the core.
-    fn takes_devices(&self, core: &Core) -> bool {
-        let is_announced = |own: &String| self.announced.contains(own);
-        !core.links.is_empty() && core.own.as_ref().is_none_or(is_announced)
-    }
-
     /// The core for the next device: the one with the fewest.
-    pub(super) fn next(&self) -> Option<usize> {
+    pub(super) fn next(&self, tick: u32) -> Option<usize> {
         let count = self.list.len();
         let places = (0..count).map(|at| (self.first + at) % count);
-        places.filter(|place| self.takes_devices(&self.list[*place])).min_by_key(|place| self.list[*place].devices)
+        places.filter(|place| self.list[*place].takes_devices(tick)).min_by_key(|place| self.list[*place].devices)
     }
 
     /// The core that devices are to leave, if any, and how many: it takes no more, or it has many more than another one.
-    pub(super) fn overfull(&self) -> Option<(usize, usize)> {
-        let fewest = self.list[self.next()?].devices;
+    pub(super) fn overfull(&self, tick: u32) -> Option<(usize, usize)> {
+        let fewest = self.list[self.next(tick)?].devices;
         let leaving = |core: &Core| match core.devices.saturating_sub(fewest) {
-            _ if !self.takes_devices(core) => core.devices,
+            _ if core.links.is_empty() || tick < core.stays_until => 0,
+            _ if !core.serves() => core.devices,
             more if more > UNEVEN_MIN.max(core.devices / UNEVEN_PART) => more / 2,
             _ => 0,
         };
-        let attached = self.list.iter().enumerate().filter(|(_, core)| !core.links.is_empty());
-        let fullest = attached.map(|(place, core)| (place, leaving(core))).max_by_key(|(_, leaving)| *leaving);
-        fullest.filter(|(_, leaving)| *leaving > 0)
+        let each = self.list.iter().enumerate().map(|(place, core)| (place, leaving(core)));
+        each.max_by_key(|(_, leaving)| *leaving).filter(|(_, leaving)| *leaving > 0)
     }
 
     pub(super) fn find(&self, address: &str) -> Option<usize> {
@@ -119,10 +135,11 @@ impl Cores {
     /// A core has said which nodes take sessions. Answers another place at which the thread is attached to the same core: that
     /// core has dropped the links there, or will.
     pub(super) fn note_announced(&mut self, place: usize, nodes: SessionNodes) -> Option<usize> {
-        let others = self.list.iter().enumerate().filter(|(other, core)| *other != place && core.is(&nodes.own));
-        let double = others.filter(|(_, core)| !core.links.is_empty()).map(|(other, _)| other).next();
-        self.list[place].own = Some(nodes.own);
-        self.announced = nodes.all;
+        let mut others = self.list.iter().enumerate().filter(|(other, core)| *other != place && core.is(&nodes.own));
+        let double = others.find(|(_, core)| !core.links.is_empty()).map(|(other, _)| other);
+        self.list[place].nodes = Some(nodes);
+        // Its list has the one that an earlier version redirects to.
+        self.redirected = None;
         double
     }
 
@@ -130,13 +147,15 @@ impl Cores {
     pub(super) fn begin_attempts(&mut self) -> Vec<(String, Arc<AtomicBool>)> {
         let attached = |address: &String| self.list.iter().any(|core| !core.links.is_empty() && core.is(address));
         // Under another name the thread may be attached to it already.
-        let alias = |named: &String| {
-            let core = self.list.iter().find(|core| core.address == *named && core.links.is_empty())?;
-            core.own.clone().filter(attached)
+        let is_alias = |named: &String| {
+            let core = self.list.iter().find(|core| core.address == *named && core.links.is_empty());
+            core.and_then(Core::own).is_some_and(attached)
         };
-        let known = self.named.iter().chain(&self.announced).chain(&self.redirected);
+        let telling = self.list.iter().filter(|core| !core.links.is_empty());
+        let announced = telling.filter_map(|core| core.nodes.as_ref()).flat_map(|nodes| &nodes.all);
+        let known = self.named.iter().chain(announced).chain(&self.redirected);
         let mut wanted: Vec<String> =
-            known.filter(|address| !attached(address) && alias(address).is_none()).cloned().collect();
+            known.filter(|address| !attached(address) && !is_alias(address)).cloned().collect();
         wanted.sort_unstable();
         wanted.dedup();
         for core in &mut self.list {
@@ -195,10 +214,13 @@ mod tests {
         SessionNodes { own: own.into(), all: all.iter().map(|name| (*name).to_owned()).collect() }
     }
 
+    /// All links of tests were heard of at this tick, and are given up after 10 more.
+    const NOW: u32 = 100;
+
     fn attach(cores: &mut Cores, address: &str) -> usize {
         let place = cores.find(address).unwrap_or_else(|| panic!("no attempt at {address}"));
         cores.list[place].end_attempt();
-        cores.list[place].links.push(Upstream::of_a_test());
+        cores.list[place].links.push(Upstream::of_a_test(NOW));
         place
     }
 
@@ -207,14 +229,15 @@ mod tests {
         let mut cores = cores(&["a"]);
         assert_eq!(attempts(&mut cores), ["a"]);
         assert!(attempts(&mut cores).is_empty(), "one attempt at a time");
-        assert_eq!(cores.next(), None);
+        assert_eq!(cores.next(NOW), None);
         let a = attach(&mut cores, "a");
-        assert_eq!(cores.next(), Some(a), "a core that says nothing is alone");
+        assert_eq!(cores.next(NOW), Some(a), "a core that says nothing is alone");
         cores.note_announced(a, nodes("a", &["a", "b", "c"]));
         assert_eq!(attempts(&mut cores), ["b", "c"]);
         attach(&mut cores, "b");
         cores.note_announced(a, nodes("a", &["a", "b"]));
         assert!(attempts(&mut cores).is_empty());
+        assert_eq!(cores.next(NOW + 6), None, "silent for more than half of the lease");
         let c = cores.find("c").map(|place| &cores.list[place]);
         assert!(c.is_some_and(|core| core.attempt.is_none()), "it has left the cluster");
     }
@@ -248,14 +271,29 @@ mod tests {
             cores.note_announced(place, nodes(&own, &["a", "b"]));
         }
         cores.list[a].devices = 100;
-        assert_eq!((cores.next(), cores.overfull()), (Some(b), Some((a, 50))));
+        assert_eq!((cores.next(NOW), cores.overfull(NOW)), (Some(b), Some((a, 50))));
         cores.list[b].devices = 84;
-        assert_eq!(cores.overfull(), None, "moves cost more than they gain");
+        assert_eq!(cores.overfull(NOW), None, "moves cost more than they gain");
         cores.list[b].devices = 200;
-        assert_eq!((cores.next(), cores.overfull()), (Some(a), Some((b, 50))));
+        assert_eq!((cores.next(NOW), cores.overfull(NOW)), (Some(a), Some((b, 50))));
         cores.note_announced(a, nodes("a", &["b"]));
-        assert_eq!((cores.next(), cores.overfull()), (Some(b), Some((a, 100))), "it is about to stop");
+        assert_eq!((cores.next(NOW), cores.overfull(NOW)), (Some(b), Some((a, 100))), "it is about to stop");
+        cores.list[a].stays_until = NOW + 1;
+        assert_eq!(cores.overfull(NOW), None, "those that it has left must stay");
+        cores.list[a].stays_until = 0;
         cores.list[a].devices = 0;
-        assert_eq!(cores.overfull(), None);
+        assert_eq!(cores.overfull(NOW), None);
+    }
+
+    #[test]
+    fn each_core_speaks_for_itself() {
+        let mut cores = cores(&["a", "b"]);
+        attempts(&mut cores);
+        let (a, b) = (attach(&mut cores, "a"), attach(&mut cores, "b"));
+        cores.note_announced(a, nodes("a", &["a", "b"]));
+        // It has lost sight of the other one.
+        cores.note_announced(b, nodes("b", &["b"]));
+        cores.list[b].devices = 10;
+        assert_eq!((cores.next(NOW), cores.overfull(NOW)), (Some(a), None));
     }
 }

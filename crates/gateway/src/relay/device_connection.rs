@@ -35,6 +35,8 @@ pub(super) struct DeviceConnection {
     pub blocked: bool,
     pub readable: bool,
     pub read_closed: bool,
+    /// The core may be in the middle of a frame: what it sent last was as long as a packet can be.
+    pub within_frame: bool,
     pub heartbeat_ms: u32,
     pub last_heard: u32,
     pub timer_due: u32,
@@ -73,6 +75,7 @@ impl DeviceConnection {
             blocked: false,
             readable: false,
             read_closed: false,
+            within_frame: false,
             heartbeat_ms: 0,
             last_heard: tick,
             timer_due: u32::MAX,

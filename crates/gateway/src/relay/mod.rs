@@ -26,13 +26,13 @@ use crate::{
     transport::Protocol,
     wake::{ShardWake, WAKE},
 };
+use attach::Links;
 use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::{
     hash::RandomState,
     io,
-    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -74,11 +74,9 @@ pub(crate) enum Command {
     CloseSlowReader {
         id: u64,
     },
-    /// The links to all shards of a core, in order.
     Attached {
         core: String,
-        links: Vec<TcpStream>,
-        lease: Duration,
+        links: Links,
     },
     /// A core of an earlier version serves no devices, and names the one that does.
     Redirected {
@@ -156,6 +154,7 @@ impl Relay {
                 thread: index as u16,
                 handle: handle.clone(),
                 shared: shared.clone(),
+                attached: Arc::default(),
             };
             threads.push(handle);
             let relay = RelayLoop::new(poll, wake, inbox, config.sessions.clone(), shared.clone(), attacher);

@@ -70,6 +70,8 @@ pub(super) struct RelayLoop {
     readable: VecDeque<usize>,
     /// Devices whose binds are to be sent to a core again.
     reopen: VecDeque<usize>,
+    /// The same, each from a tick on: a core could not take them.
+    reopen_later: VecDeque<(u32, usize)>,
     /// The key from which devices that move to another core are looked for.
     next_to_move: usize,
     /// The buffer of all reads; the longest frame fits.
@@ -105,6 +107,7 @@ impl RelayLoop {
             timers: TimerWheel::new(),
             readable: VecDeque::new(),
             reopen: VecDeque::new(),
+            reopen_later: VecDeque::new(),
             next_to_move: 0,
             read_buffer: vec![0; packet::READ_BUFFER_BYTES],
             generation: 0,
@@ -140,7 +143,7 @@ impl RelayLoop {
         let busy = |relay: &RelayLoop| {
             !relay.readable.is_empty()
                 || !relay.inbox.is_empty()
-                || (!relay.reopen.is_empty() && relay.core_for_device().is_some())
+                || (!relay.reopen.is_empty() && relay.cores.next(relay.tick()).is_some())
                 || relay.upstreams().any(|upstream| upstream.readable)
         };
         let mut timeout = Duration::ZERO;
@@ -192,7 +195,7 @@ impl RelayLoop {
                 Command::Adopt { socket, already_read, entered } => self.adopt(socket, already_read, entered),
                 Command::EndUnbound { id } => self.end_unbound(id),
                 Command::CloseSlowReader { id } => self.close_slow_reader(id),
-                Command::Attached { core, links, lease } => self.attached(&core, links, lease),
+                Command::Attached { core, links } => self.attached(&core, links),
                 Command::Redirected { core } => self.cores.note_redirect(core),
                 Command::Drain { spread_ms } => self.drain(spread_ms),
                 Command::Stop => self.stopping = true,
@@ -230,6 +233,7 @@ impl RelayLoop {
             }
             match code {
                 None => self.remove(key),
+                Some(_) if device.phase == Phase::Reopening => self.detach_for_a_while(key),
                 Some(code) => {
                     let metrics = &self.shared.metrics;
                     if code == ErrorCode::BindTimeout { &metrics.bind_timeouts } else { &metrics.heartbeat_timeouts }

@@ -49,11 +49,12 @@ impl Upstream {
     }
 
     #[cfg(test)]
-    pub(super) fn of_a_test() -> Self {
+    pub(super) fn of_a_test(tick: u32) -> Self {
         let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let poll = mio::Poll::new().unwrap();
-        Upstream::register(socket, poll.registry(), Token(0), Duration::from_secs(1), 0).unwrap()
+        let lease = crate::timer_wheel::TICK * 10;
+        Upstream::register(socket, poll.registry(), Token(0), lease, tick).unwrap()
     }
 
     pub(super) fn put(&mut self, kind: PacketKind, id: u64, payload: &[u8]) {
@@ -64,6 +65,11 @@ impl Upstream {
     /// Puts a device's acknowledgement, which waits a moment for those of others: after a push to many they all come at once.
     pub(super) fn put_acknowledgement(&mut self, session: u64, frame: &[u8]) {
         self.out.put(PacketKind::Data, session, frame);
+    }
+
+    /// Whether the core was silent for so long that it may be gone. It says something three times in a lease.
+    pub(super) fn is_silent(&self, tick: u32) -> bool {
+        tick > self.last_heard + self.lease / 2
     }
 
     pub(super) fn pending_bytes(&self) -> usize {

@@ -1,4 +1,4 @@
-//! The sessions of this node that survive a failover, with ids that hold while the lead moves. The push thread owns
+//! The sessions of this node, where there are others, with ids that hold while the lead moves. The push thread owns
 //! them: its worker while this node leads, its remote client else.
 
 use crate::Register;

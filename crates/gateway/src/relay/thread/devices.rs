@@ -1,6 +1,6 @@
 //! The side of the devices: the frames that they send, and the bytes that are written to them.
 
-use super::RelayLoop;
+use super::{RECONNECT_SPREAD_MS, RelayLoop};
 use crate::{
     connection::FIRST_FRAME_BYTES_MAX,
     encoding::fatal_error,
@@ -172,6 +172,10 @@ impl RelayLoop {
             (_, miop::kind::HEARTBEAT) => self.handle_heartbeat(key, payload),
             (_, miop::kind::UNBIND) => self.handle_unbind(key, frame, payload),
             (Phase::Live, kind) => self.forward(key, kind, frame),
+            // No core is there to take it, and it may have a token that replaces the one of the bind.
+            (Phase::Detached | Phase::Reopening, miop::kind::CHAT) => {
+                self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "it said something between two cores");
+            }
             // Acknowledgements while the core is away: their pushes will come again.
             _ => {}
         }
@@ -219,7 +223,7 @@ impl RelayLoop {
             Ok(_) => return,
             Err(error) => return self.close(key, &Refusal::new(error.code(), error.to_string())),
         };
-        let Some(core) = self.core_for_device() else {
+        let Some(core) = self.cores.next(self.tick()) else {
             let after_ms = CORE_AWAY_RETRY_MS + rand::random_range(0..=CORE_AWAY_RETRY_MS);
             let refusal = Refusal::new(ErrorCode::NodeUnavailable, "the core is away; connect again");
             return self.close(key, &refusal.retry_after(after_ms));
@@ -230,11 +234,6 @@ impl RelayLoop {
         }
         device.phase = Phase::Opening;
         self.open_at(core, key, frame);
-    }
-
-    /// The core for the next device, unless it is behind.
-    pub(super) fn core_for_device(&self) -> Option<usize> {
-        self.cores.next().filter(|place| !self.cores.list[*place].is_congested())
     }
 
     /// Opens the device's connection at a core, which has links.
@@ -286,9 +285,14 @@ impl RelayLoop {
     }
 
     pub(super) fn set_heartbeat(&mut self, key: usize, heartbeat_ms: u32) {
-        let tick = self.tick();
         self.devices[key].heartbeat_ms = heartbeat_ms;
-        self.arm_timer(key, tick + silence_max(heartbeat_ms));
+        self.arm_heartbeat(key);
+    }
+
+    /// Has the device's silence noticed.
+    pub(super) fn arm_heartbeat(&mut self, key: usize) {
+        let due = self.tick() + silence_max(self.devices[key].heartbeat_ms);
+        self.arm_timer(key, due);
     }
 
     pub(super) fn write(&mut self, key: usize, bytes: &[u8]) {

@@ -4,6 +4,7 @@ use super::{LinkPlace, RECONNECT_SPREAD_MS, RelayLoop};
 use crate::{
     link::packet::{self, Packet, PacketKind},
     relay::{
+        attach::Links,
         device_connection::{DeviceConnection, Phase},
         upstream::Upstream,
     },
@@ -12,7 +13,6 @@ use crate::{
 use std::{
     hash::BuildHasher,
     io,
-    net::TcpStream,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -22,6 +22,10 @@ use tidings_protocol::miop::{Frame, decode, take_head};
 const REOPENED_PER_TURN: usize = 256;
 /// How often the thread looks for cores to attach to, and for devices to move.
 const CORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a core is left alone after no device of it could move.
+const NO_MOVES_FOR: Duration = Duration::from_secs(30);
+/// After what time a device is offered to a core again that could not take it.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
 /// Devices that move to another core at each look.
 const MOVED_PER_CHECK: usize = 64;
 
@@ -36,19 +40,23 @@ impl RelayLoop {
         for (core, goes_on) in self.cores.begin_attempts() {
             self.attacher.begin(core, goes_on);
         }
-        if let Some((core, leaving)) = self.cores.overfull() {
-            self.move_devices(core, leaving.min(MOVED_PER_CHECK));
+        if let Some((core, leaving)) = self.cores.overfull(tick)
+            && !self.move_devices(core, leaving.min(MOVED_PER_CHECK))
+        {
+            self.cores.list[core].stays_until = tick + ticks(NO_MOVES_FOR);
         }
     }
 
-    pub(super) fn attached(&mut self, core: &str, links: Vec<TcpStream>, lease: Duration) {
+    pub(super) fn attached(&mut self, core: &str, Links { address, sockets, lease }: Links) {
         let tick = self.tick();
         // The place is gone if the core was not wanted any more when its links came.
         let Some(place) = self.cores.find(core).filter(|place| self.cores.list[*place].links.is_empty()) else {
+            self.attacher.attached.lock().remove(&address);
             return;
         };
         self.cores.list[place].end_attempt();
-        for (link, socket) in links.into_iter().enumerate() {
+        self.cores.list[place].peer = Some(address);
+        for (link, socket) in sockets.into_iter().enumerate() {
             match Upstream::register(socket, self.poll.registry(), LinkPlace::token(place, link), lease, tick) {
                 Ok(upstream) => self.cores.list[place].links.push(upstream),
                 Err(error) => {
@@ -68,6 +76,9 @@ impl RelayLoop {
     /// A link is lost: the core is away, or has dropped this relay.
     fn lose_core(&mut self, place: usize) {
         let core = &mut self.cores.list[place];
+        if let Some(peer) = core.peer.take() {
+            self.attacher.attached.lock().remove(&peer);
+        }
         if std::mem::take(&mut core.is_attached) {
             self.shared.attachments.fetch_sub(1, Ordering::AcqRel);
         }
@@ -83,7 +94,7 @@ impl RelayLoop {
         let keys: Vec<usize> = self.devices.iter().filter(|(_, device)| is_there(device)).map(|(key, _)| key).collect();
         for key in keys {
             match self.devices[key].phase {
-                Phase::Live | Phase::Reopening if self.devices[key].bind.is_some() => self.detach(key),
+                Phase::Live | Phase::Reopening if self.can_move(key) => self.detach(key),
                 Phase::Unbound | Phase::Closing | Phase::Detached => {}
                 Phase::Opening | Phase::Live | Phase::Reopening => {
                     let after_ms = rand::random_range(0..=RECONNECT_SPREAD_MS);
@@ -96,35 +107,62 @@ impl RelayLoop {
 
     /// The device leaves its core, and is bound again at another one, or at the same once it is back.
     fn detach(&mut self, key: usize) {
-        self.leave_core(key);
-        self.devices[key].phase = Phase::Detached;
-        self.reopen.push_back(key);
+        self.detach_until(key, self.tick());
     }
 
-    /// Has some devices that want pushes alone leave a core for another one.
-    fn move_devices(&mut self, from: usize, mut count: usize) {
+    /// The same where a core could not take the device now: the next attempt is made a moment later.
+    pub(super) fn detach_for_a_while(&mut self, key: usize) {
+        self.detach_until(key, self.tick() + ticks(REOPEN_AFTER));
+    }
+
+    fn detach_until(&mut self, key: usize, tick: u32) {
+        self.leave_core(key);
+        let device = &mut self.devices[key];
+        device.phase = Phase::Detached;
+        // It may wait for the core that it leaves to catch up.
+        if device.readable {
+            self.readable.push_back(key);
+        }
+        self.arm_heartbeat(key);
+        match tick > self.tick() {
+            true => self.reopen_later.push_back((tick, key)),
+            false => self.reopen.push_back(key),
+        }
+    }
+
+    /// Whether the device can go on at another core: it wants pushes alone, and has whole frames.
+    fn can_move(&self, key: usize) -> bool {
+        self.devices.get(key).is_some_and(|device| device.bind.is_some() && !device.within_frame)
+    }
+
+    /// Has some devices leave a core for another one. Answers whether any could.
+    fn move_devices(&mut self, from: usize, mut count: usize) -> bool {
         let end = self.devices.keys_end();
+        let mut any = false;
         for _ in 0..end {
             if count == 0 {
-                return;
+                break;
             }
-            let key = self.next_to_move;
-            self.next_to_move = (key + 1) % end;
-            let moves = self.devices.get(key).is_some_and(|device| {
-                device.phase == Phase::Live && device.core == Some(from as u16) && device.bind.is_some()
-            });
-            if moves {
+            let key = self.next_to_move % end;
+            self.next_to_move = key + 1;
+            let device = self.devices.get(key);
+            let is_there = device.is_some_and(|device| device.phase == Phase::Live && device.core == Some(from as u16));
+            if is_there && self.can_move(key) {
                 self.detach(key);
+                any = true;
                 count -= 1;
             }
         }
+        any
     }
 
     /// Sends the binds of some devices that have no core.
     pub(super) fn reopen_devices(&mut self) {
         let tick = self.tick();
+        let due = self.reopen_later.iter().take_while(|(due, _)| *due <= tick).count();
+        self.reopen.extend(self.reopen_later.drain(..due).map(|(_, key)| key));
         for _ in 0..REOPENED_PER_TURN.min(self.reopen.len()) {
-            let Some(core) = self.core_for_device() else { return };
+            let Some(core) = self.cores.next(tick) else { return };
             let Some(key) = self.reopen.pop_front() else { return };
             let Some(device) = self.devices.get_mut(key).filter(|device| device.phase == Phase::Detached) else {
                 continue;
@@ -184,11 +222,11 @@ impl RelayLoop {
         match kind {
             PacketKind::Opened => {
                 let Ok(session) = payload.try_into().map(u64::from_le_bytes) else { return };
-                if is_here {
+                if is_here && self.devices[key].core == Some(place as u16) {
                     let device = &mut self.devices[key];
                     (device.session, device.upstream_index) = (Some(session), link as u16);
                 } else if let Some(upstream) = self.cores.list[place].links.get_mut(link) {
-                    // The device disconnected, or was opened elsewhere, while its bind was with the core.
+                    // The device has disconnected, is being closed or was opened elsewhere while its bind was with the core.
                     upstream.put(PacketKind::Closed, session, &[]);
                 }
             }
@@ -217,7 +255,16 @@ impl RelayLoop {
             // Bytes that the core sent before it knew of the closing must not follow the last frame.
             return;
         }
+        self.devices[key].within_frame = bytes.len() == packet::PAYLOAD_BYTES_MAX;
         let mut bytes = bytes;
+        if phase == Phase::Reopening
+            && let Ok(Some(head)) = take_head(bytes, usize::MAX)
+            && let Ok(Frame::Error(error)) = decode(head.kind, &bytes[head.payload])
+            && error.retry
+        {
+            // The device is bound and need not know.
+            return self.detach_for_a_while(key);
+        }
         if matches!(phase, Phase::Opening | Phase::Reopening)
             && let Ok(Some(head)) = take_head(bytes, usize::MAX)
             && let Ok(Frame::Bound(bound)) = decode(head.kind, &bytes[head.payload.clone()])
@@ -226,10 +273,12 @@ impl RelayLoop {
             (device.phase, device.unbound) = (Phase::Live, None);
             // Which user it is does not matter here, only that it is the same one.
             device.user = self.shared.hasher.hash_one(bound.user).max(1);
-            self.set_heartbeat(key, (bound.heartbeat_s as u32).saturating_mul(1_000));
             if phase == Phase::Opening {
+                self.set_heartbeat(key, (bound.heartbeat_s as u32).saturating_mul(1_000));
                 self.shared.bound.fetch_add(1, Ordering::Relaxed);
             } else {
+                // What the device was granted since its bind holds.
+                self.arm_heartbeat(key);
                 bytes = &bytes[head.payload.end..];
             }
         }
