@@ -4,8 +4,8 @@ use crate::devices::*;
 use crate::support::*;
 use std::{
     io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
     time::Duration,
 };
 use tidings_domain::metrics::Metrics;
@@ -22,50 +22,6 @@ use tidings_protocol::{
 };
 
 const SECRET: &str = "the secret of the links";
-
-/// Forwards bytes to `target` and back until it is cut; then refuses connections until it is mended.
-struct Wire {
-    address: SocketAddr,
-    open: Arc<Mutex<Option<Vec<TcpStream>>>>,
-}
-
-impl Wire {
-    fn to(target: SocketAddr) -> Wire {
-        let listener = TcpListener::bind(LOCAL).unwrap();
-        let address = listener.local_addr().unwrap();
-        let open = Arc::new(Mutex::new(Some(Vec::new())));
-        let ends = open.clone();
-        std::thread::spawn(move || {
-            for near in listener.incoming() {
-                let near = near.unwrap();
-                let mut open = ends.lock().unwrap();
-                let Some(ends) = open.as_mut() else { continue };
-                let Ok(far) = TcpStream::connect(target) else { continue };
-                for (mut from, mut to) in [
-                    (near.try_clone().unwrap(), far.try_clone().unwrap()),
-                    (far.try_clone().unwrap(), near.try_clone().unwrap()),
-                ] {
-                    std::thread::spawn(move || {
-                        let _ = std::io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-                ends.extend([near, far]);
-            }
-        });
-        Wire { address, open }
-    }
-
-    fn cut(&self) {
-        for end in self.open.lock().unwrap().take().into_iter().flatten() {
-            let _ = end.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn mend(&self) {
-        *self.open.lock().unwrap() = Some(Vec::new());
-    }
-}
 
 struct Pair {
     relay: Arc<Relay>,

@@ -42,7 +42,7 @@ impl Gateway {
         let listener = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
         let address = listener.addresses()[0].0;
         let config = RelayConfig {
-            cores: cores.iter().map(|node| node.link.address().to_string()).collect(),
+            cores: cores.iter().map(|node| node.wire.address.to_string()).collect(),
             secret: SECRET.into(),
             name: name.into(),
             address: address.to_string(),
@@ -84,18 +84,21 @@ fn device(address: SocketAddr, user: &str, wanted: u64) -> Device<TcpStream> {
 struct Node {
     devices: RunningListener,
     link: LinkListener,
+    /// Gateways reach its links by this.
+    wire: Wire,
     server: Server,
 }
 
 impl Node {
-    fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
+    fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, link_lease: Duration) -> Node {
         let server = Server::node(name, store, bus);
-        let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: Duration::from_secs(15) };
+        let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: link_lease };
         let link = LinkListener::start(config, server.session_server.clone()).unwrap();
+        let wire = Wire::to(link.address());
         let nodes = &server.engine.cluster.as_ref().unwrap().nodes;
-        nodes.announce_addresses(format!("http://{}", server.address), link.address().to_string());
+        nodes.announce_addresses(format!("http://{}", server.address), wire.address.to_string());
         let devices = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
-        Node { devices, link, server }
+        Node { devices, link, wire, server }
     }
 
     fn leads(&self) -> bool {
@@ -169,7 +172,11 @@ impl Cluster {
     }
 
     fn node(&self, name: &str) -> Node {
-        Node::start(name, &self.store, &self.bus)
+        self.node_with(name, Duration::from_secs(60))
+    }
+
+    fn node_with(&self, name: &str, link_lease: Duration) -> Node {
+        Node::start(name, &self.store, &self.bus, link_lease)
     }
 }
 
@@ -334,6 +341,55 @@ fn devices_of_a_node_that_stops_are_bound_at_the_others_and_spread_over_a_new_on
 fn handed_until(device: &mut Device<TcpStream>, push: u64) -> Vec<u64> {
     let came = std::iter::from_fn(|| Some(pushed(device)));
     came.take_while(|next| *next != push).inspect(|next| assert!(*next < push)).collect()
+}
+
+/// Two nodes behind a gateway, with a device on each: the node that serves `ann` comes first, with her device.
+fn two_with_a_device_each(cluster: &Cluster, link_lease: Duration) -> ([Node; 2], Gateway, [Device<TcpStream>; 2]) {
+    let first = cluster.node_with("a", link_lease);
+    until("the first leads", || first.leads());
+    let second = cluster.node_with("b", link_lease);
+    until("both know each other", || first.knows(2) && second.knows(2));
+    let users = users();
+    first.server.users(&users.iter().map(String::as_str).collect::<Vec<_>>());
+    first.server.users(&["ann", "ben"]);
+    let gateway = Gateway::start("east", &[&first]);
+    until("it is attached to both", || gateway.relay.attachments() == 2);
+    let [ann, ben] = ["ann", "ben"].map(|user| device(gateway.address, user, wants::PUSH));
+    assert_eq!((first.sessions(), second.sessions()), (1, 1));
+    until("the first knows where they are", || first.server.online("ann") + first.server.online("ben") == 2);
+    // Sessions of another node are said to be there, and its own behind the gateway.
+    let at = first.server.engine.presence_of(&["ann".into()]).unwrap()[0].devices[0].node.clone();
+    let nodes = if at == "b" { [second, first] } else { [first, second] };
+    (nodes, gateway, [ann, ben])
+}
+
+#[test]
+fn a_device_that_leaves_while_a_node_opens_it_leaves_no_session_there() {
+    let cluster = Cluster::new();
+    let ([one, other], gateway, [mut ann, _ben]) = two_with_a_device_each(&cluster, Duration::from_secs(60));
+    other.wire.hold_back(true);
+    one.wire.cut();
+    until("the other one has opened it", || other.sessions() == 2);
+    ann.write(&Frame::Unbind { reason: None });
+    assert_eq!(ann.next(|_| ()).unwrap(), None, "the gateway has closed its side");
+    other.wire.hold_back(false);
+    until("its session has ended", || other.sessions() == 1);
+    drop(gateway);
+}
+
+#[test]
+fn a_silent_node_takes_no_devices_and_loses_those_that_it_has() {
+    let cluster = Cluster::new();
+    let ([one, other], gateway, [mut ann, _ben]) = two_with_a_device_each(&cluster, Duration::from_secs(3));
+    one.wire.hold_back(true);
+    until("it is given up", || other.sessions() == 2);
+    let all: Vec<_> = users().iter().map(|user| device(gateway.address, user, wants::PUSH)).collect();
+    assert_eq!(other.sessions() as usize, 2 + all.len());
+    let leader = if one.leads() { &one } else { &other };
+    let push = leader.push_to("ann");
+    assert_eq!(pushed(&mut ann), push);
+    one.wire.hold_back(false);
+    drop(all);
 }
 
 /// A device of its own that wants chat.

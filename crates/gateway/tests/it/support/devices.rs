@@ -10,9 +10,9 @@ use rustls::{
 use std::{
     fs,
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 use tidings_domain::metrics::Metrics;
@@ -74,6 +74,64 @@ impl Drop for RunningRelay {
         self.relay.drain(Duration::ZERO);
         self.link.stop();
     }
+}
+
+/// Forwards bytes to a target and back until it is cut; then refuses connections until it is mended.
+pub struct Wire {
+    pub address: SocketAddr,
+    open: Arc<Mutex<Option<Vec<TcpStream>>>>,
+    held: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Wire {
+    pub fn to(target: SocketAddr) -> Wire {
+        let listener = TcpListener::bind(LOCAL).unwrap();
+        let address = listener.local_addr().unwrap();
+        let wire = Wire { address, open: Arc::new(Mutex::new(Some(Vec::new()))), held: Arc::default() };
+        let (ends, held) = (wire.open.clone(), wire.held.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let near = near.unwrap();
+                let mut open = ends.lock().unwrap();
+                let Some(ends) = open.as_mut() else { continue };
+                let Ok(far) = TcpStream::connect(target) else { continue };
+                let both = || (near.try_clone().unwrap(), far.try_clone().unwrap());
+                let (from, to) = both();
+                std::thread::spawn(move || forward(from, to, &Arc::default()));
+                let ((to, from), held) = (both(), held.clone());
+                std::thread::spawn(move || forward(from, to, &held));
+                ends.extend([near, far]);
+            }
+        });
+        wire
+    }
+
+    pub fn cut(&self) {
+        for end in self.open.lock().unwrap().take().into_iter().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub fn mend(&self) {
+        *self.open.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// Holds back what the target sends, or lets it go on.
+    pub fn hold_back(&self, held: bool) {
+        *self.held.0.lock().unwrap() = held;
+        self.held.1.notify_all();
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, held: &(Mutex<bool>, Condvar)) {
+    let mut part = [0; 16 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut part) {
+        drop(held.1.wait_while(held.0.lock().unwrap(), |held| *held).unwrap());
+        if to.write_all(&part[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
 }
 
 pub fn connect(address: SocketAddr) -> TcpStream {
