@@ -119,7 +119,7 @@ impl FaultKind {
         matches!(self, FaultKind::NodeKilled | FaultKind::NodeRestarted | FaultKind::NodeRolledBack)
     }
 
-    /// Whether another node may become leader, which binds devices anew.
+    /// Whether another node may become leader, which may hand out pushes anew.
     pub(super) fn may_change_leader(self) -> bool {
         !self.keeps_leases() || self.ends_node()
     }

@@ -85,7 +85,8 @@ impl ChaosRun<'_> {
         let disconnects_before = self.guests.disconnects();
         // Clients that moved to other nodes in an earlier step return, or the faulty node might have no clients.
         self.fixture.load.rebalance()?;
-        self.guests.reset(step.kinds().any(FaultKind::may_change_leader));
+        // Nodes of an earlier version may have devices' sessions on the leader.
+        self.guests.reset(topology.may_run_another_version() && step.kinds().any(FaultKind::may_change_leader));
         let has_two_versions = topology.has_two_versions();
         if !has_two_versions {
             self.push_verifier.start_step();

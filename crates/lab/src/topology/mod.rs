@@ -171,6 +171,11 @@ impl Topology {
         new != 0 && new != self.nodes.len()
     }
 
+    /// Whether nodes may run another program than this one.
+    pub(crate) fn may_run_another_version(&self) -> bool {
+        self.former_program.is_some()
+    }
+
     /// The process ids of the nodes that run.
     pub(crate) fn node_pids(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().filter_map(Node::pid)

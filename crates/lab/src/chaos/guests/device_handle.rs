@@ -44,7 +44,8 @@ pub(super) struct DeviceHandle {
 struct State {
     wanted: bool,
     home_requested: bool,
-    /// Whether the session lasts as long as its connection: over MIOP it is the leader's, and ends when the leader changes.
+    /// Whether the session lasts as long as its connection: over MIOP an earlier version may have it on the leader, where it ends
+    /// when the leader changes.
     lasts: bool,
     /// When the session began.
     bound: Option<Instant>,
@@ -71,8 +72,8 @@ impl DeviceHandle {
         lock(&self.state).wanted
     }
 
-    /// Sets whether another node may become leader in this step.
-    pub(super) fn set_leader_may_change(&self, may_move: bool) {
+    /// Sets whether sessions over MIOP may move with the lead in this step.
+    pub(super) fn set_sessions_may_move(&self, may_move: bool) {
         lock(&self.state).lasts = !may_move || matches!(self.via, GuestProtocol::WebSocket);
     }
 
@@ -156,12 +157,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_miop_session_lasts_only_while_the_leader_cannot_change() {
+    fn a_miop_session_lasts_unless_an_earlier_version_may_move_it() {
         let phone = DeviceHandle::new("ann", "phone", GuestProtocol::Miop { chats: false }, 0);
         let web = DeviceHandle::new("ann", "web", GuestProtocol::WebSocket, 0);
         let since = |handle: &DeviceHandle, may_move: bool| {
             handle.record_bound(true);
-            handle.set_leader_may_change(may_move);
+            handle.set_sessions_may_move(may_move);
             let mut user_state = ExpectedUser::default();
             handle.add_to(&mut user_state);
             assert_eq!((user_state.since, user_state.devices.len()), (handle.bound_since(), 1));

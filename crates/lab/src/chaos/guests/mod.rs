@@ -129,11 +129,11 @@ impl Guests {
     }
 
     /// Starts a step: all devices connect to their first nodes.
-    pub(super) fn reset(&self, lead_may_move: bool) {
+    pub(super) fn reset(&self, sessions_may_move: bool) {
         self.notices.clear();
         for handle in self.devices.iter() {
             handle.set_wanted(true);
-            handle.set_leader_may_change(lead_may_move);
+            handle.set_sessions_may_move(sessions_may_move);
             handle.request_home();
         }
     }
