@@ -275,11 +275,6 @@ impl PushHandle {
         self.users.user_no(id).map_err(store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
     }
 
-    /// Whether this node leads push, as far as it knows.
-    pub fn is_leader(&self) -> bool {
-        !self.inbox.is_following()
-    }
-
     /// Finds or creates the device. The answer comes as [`PushItem::Registered`], the device's backlog follows.
     /// Never blocks.
     ///

@@ -107,10 +107,6 @@ impl Inbox {
         queues.asks.clear();
     }
 
-    pub(crate) fn is_following(&self) -> bool {
-        self.queues.lock().following
-    }
-
     pub(crate) fn has_peers(&self) -> bool {
         self.has_peers
     }

@@ -261,7 +261,7 @@ impl RelayLoop {
         }
     }
 
-    /// Another id for the connection, which is to be opened at another core.
+    /// Another id for the connection, which is to be opened anew: what a core still sends under the former one is for nobody.
     pub(super) fn renew_id(&mut self, key: usize) {
         self.generation += 1;
         let device = &mut self.devices[key];

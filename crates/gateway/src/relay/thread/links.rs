@@ -117,6 +117,7 @@ impl RelayLoop {
 
     fn detach_until(&mut self, key: usize, tick: u32) {
         self.leave_core(key);
+        self.renew_id(key);
         let device = &mut self.devices[key];
         device.phase = Phase::Detached;
         // It may wait for the core that it leaves to catch up.
@@ -170,7 +171,6 @@ impl RelayLoop {
             let Some(bind) = device.bind.take() else { continue };
             device.phase = Phase::Reopening;
             device.last_heard = tick;
-            self.renew_id(key);
             self.open_at(core, key, &bind);
             self.devices[key].bind = Some(bind);
             self.arm_timer(key, tick + ticks(self.config.bind_timeout));
