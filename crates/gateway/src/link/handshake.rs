@@ -170,3 +170,62 @@ fn verify<T: DeserializeOwned>(secret: &str, nonce: &[u8], signed: &[u8]) -> Res
     mac(secret, nonce, message)?.verify_slice(proof).map_err(|_| HandshakeError::Secret)?;
     postcard::from_bytes(message).map_err(|_| HandshakeError::Protocol)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    const SECRET: &str = "the secret of the links";
+
+    fn hello(follows_cores: bool) -> Hello {
+        let (name, address) = ("east".into(), "127.0.0.2:8081".into());
+        Hello { version: VERSION, name, boot_id: 7, address, thread: 1, shard: 2, nonce: [3; 16], follows_cores }
+    }
+
+    /// Both ends of a connection.
+    fn ends() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// What a core takes from a relay that answers its challenge with this.
+    fn received(secret: &'static str, answer: impl Fn(&[u8]) -> Vec<u8>) -> Result<Hello, HandshakeError> {
+        let (mut relay, mut core) = ends();
+        let taken = std::thread::spawn(move || receive(&mut core, secret, [9; 16]));
+        let (_, nonce) = receive_packet(&mut relay).unwrap();
+        send(&mut relay, PacketKind::Hello, &answer(&nonce)).unwrap();
+        taken.join().unwrap()
+    }
+
+    #[test]
+    fn a_hello_says_whether_the_relay_follows_cores_and_an_earlier_one_does_not() {
+        let taken = received(SECRET, |nonce| sign(SECRET, nonce, &(hello(true), true)).unwrap()).unwrap();
+        assert_eq!(taken, hello(true));
+        let earlier = received(SECRET, |nonce| sign(SECRET, nonce, &hello(false)).unwrap()).unwrap();
+        assert_eq!(earlier, hello(false));
+        let stranger = received("another secret", |nonce| sign(SECRET, nonce, &(hello(true), true)).unwrap());
+        assert!(matches!(stranger, Err(HandshakeError::Secret)), "{stranger:?}");
+    }
+
+    #[test]
+    fn an_earlier_core_reads_the_hello_up_to_what_it_knows() {
+        let signed = sign(SECRET, &[9; 16], &(hello(true), true)).unwrap();
+        let read: Hello = verify(SECRET, &[9; 16], &signed).unwrap();
+        assert_eq!(read, hello(false));
+    }
+
+    #[test]
+    fn an_earlier_core_names_the_one_that_serves_devices() {
+        let (mut relay, mut core) = ends();
+        let answers = std::thread::spawn(move || {
+            receive(&mut core, SECRET, [9; 16]).unwrap();
+            send(&mut core, PacketKind::Redirect, b"10.0.0.1:8090").unwrap();
+        });
+        let attached = attach(&mut relay, SECRET, &hello(true));
+        answers.join().unwrap();
+        assert!(matches!(&attached, Err(HandshakeError::Redirect(core)) if core == "10.0.0.1:8090"));
+    }
+}
