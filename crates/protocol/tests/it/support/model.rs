@@ -43,6 +43,7 @@ fn table(kind: u8) -> Option<&'static [Row]> {
             (5, Number, REQUIRED),
             (6, Text(512), OPTIONAL),
             (7, Bytes, OPTIONAL),
+            (8, Flag, OPTIONAL),
         ],
         0x04 => &[
             (1, Number, REQUIRED),
@@ -139,7 +140,7 @@ fn read_payload(kind: u8, mut payload: &[u8]) -> Result<Option<Vec<u8>>, &'stati
     if kind == 0x04 && seen.get(&4).is_some_and(|priority| priority == &[0]) {
         seen.remove(&4);
     }
-    for (tag, ..) in table.iter().filter(|(_, kind, _)| matches!(kind, Flag)) {
+    for (tag, ..) in table.iter().filter(|(_, row, _)| kind == 0x09 && matches!(row, Flag)) {
         seen.entry(*tag).or_insert_with(|| vec![0]);
     }
     let fields: Vec<u8> = seen.into_iter().flat_map(|(tag, value)| frame(tag, &value)).collect();
