@@ -167,6 +167,9 @@ impl Asked for EventStream {
     }
 }
 
+/// The content types of answers that may have no end.
+const STREAMS: [&str; 2] = ["text/event-stream", "application/x-ndjson"];
+
 /// What a request has besides its method, path and body.
 struct Request<'a> {
     credential: &'a str,
@@ -199,7 +202,8 @@ impl Request<'_> {
                 Err(_) if !answer.is_empty() => break,
                 Err(error) => return Err(error.to_string()),
             }
-            if answer.len() < 4_096 && answer.windows(17).any(|window| window == b"text/event-stream") {
+            let head = String::from_utf8_lossy(&answer[..answer.len().min(1_024)]);
+            if STREAMS.iter().any(|content_type| head.contains(content_type)) {
                 break;
             }
         }
