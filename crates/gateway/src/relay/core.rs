@@ -70,9 +70,9 @@ impl Core {
         !self.links.is_empty() && self.nodes.as_ref().is_none_or(|nodes| nodes.all.contains(&nodes.own))
     }
 
-    /// Whether the next device may be opened there: it serves, is not behind, and was heard of lately.
-    fn takes_devices(&self, tick: u32) -> bool {
-        self.serves() && !self.is_congested() && self.links.iter().all(|link| !link.is_silent(tick))
+    /// Whether it is behind, or was not heard of lately.
+    fn lags(&self, tick: u32) -> bool {
+        self.is_congested() || self.links.iter().any(|link| link.is_silent(tick))
     }
 
     /// Ends the attempt to attach, if there is one.
@@ -103,11 +103,21 @@ impl Cores {
         self.list.iter().any(|core| !core.links.is_empty())
     }
 
-    /// The core for the next device: the one with the fewest.
+    /// The core for a device that connects: the one with the fewest. Only while all lag is it one that lags: the device waits there
+    /// for an answer, and whoever has them lag must not keep others out.
+    pub(super) fn for_new_device(&self, tick: u32) -> Option<usize> {
+        let order = |place: &usize| (self.list[*place].lags(tick), self.list[*place].devices);
+        self.serving().min_by_key(order)
+    }
+
+    /// The core for a device that can wait until one keeps up.
     pub(super) fn next(&self, tick: u32) -> Option<usize> {
+        self.for_new_device(tick).filter(|place| !self.list[*place].lags(tick))
+    }
+
+    fn serving(&self) -> impl Iterator<Item = usize> {
         let count = self.list.len();
-        let places = (0..count).map(|at| (self.first + at) % count);
-        places.filter(|place| self.list[*place].takes_devices(tick)).min_by_key(|place| self.list[*place].devices)
+        (0..count).map(move |at| (self.first + at) % count).filter(|place| self.list[*place].serves())
     }
 
     /// The core that devices are to leave, if any, and how many: it takes no more, or it has many more than another one.
@@ -201,6 +211,7 @@ impl Cores {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::packet::PacketKind;
 
     fn cores(named: &[&str]) -> Cores {
         Cores::new(named.iter().map(|name| (*name).to_owned()).collect(), 0)
@@ -238,6 +249,7 @@ mod tests {
         cores.note_announced(a, nodes("a", &["a", "b"]));
         assert!(attempts(&mut cores).is_empty());
         assert_eq!(cores.next(NOW + 6), None, "silent for more than half of the lease");
+        assert_eq!(cores.for_new_device(NOW + 6), Some(a), "there is no better one");
         let c = cores.find("c").map(|place| &cores.list[place]);
         assert!(c.is_some_and(|core| core.attempt.is_none()), "it has left the cluster");
     }
@@ -276,6 +288,15 @@ mod tests {
         assert_eq!(cores.overfull(NOW), None, "moves cost more than they gain");
         cores.list[b].devices = 200;
         assert_eq!((cores.next(NOW), cores.overfull(NOW)), (Some(a), Some((b, 50))));
+        let packet = vec![0; 64 * 1024];
+        while !cores.list[a].is_congested() {
+            cores.list[a].links[0].put(PacketKind::Data, 1, &packet);
+        }
+        assert_eq!((cores.for_new_device(NOW), cores.next(NOW)), (Some(b), Some(b)), "it is behind");
+        cores.note_announced(b, nodes("b", &["a"]));
+        assert_eq!((cores.for_new_device(NOW), cores.next(NOW)), (Some(a), None), "the other takes none");
+        cores.list[a].links = vec![Upstream::of_a_test(NOW)];
+        cores.note_announced(b, nodes("b", &["a", "b"]));
         cores.note_announced(a, nodes("a", &["b"]));
         assert_eq!((cores.next(NOW), cores.overfull(NOW)), (Some(b), Some((a, 100))), "it is about to stop");
         cores.list[a].stays_until = NOW + 1;

@@ -223,7 +223,7 @@ impl RelayLoop {
             Ok(_) => return,
             Err(error) => return self.close(key, &Refusal::new(error.code(), error.to_string())),
         };
-        let Some(core) = self.cores.next(self.tick()) else {
+        let Some(core) = self.cores.for_new_device(self.tick()) else {
             let after_ms = CORE_AWAY_RETRY_MS + rand::random_range(0..=CORE_AWAY_RETRY_MS);
             let refusal = Refusal::new(ErrorCode::NodeUnavailable, "the core is away; connect again");
             return self.close(key, &refusal.retry_after(after_ms));
