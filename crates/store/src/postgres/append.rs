@@ -111,7 +111,8 @@ impl<'a> AppendBatch<'a> {
 
 /// The heads are locked by now, so this statement sees the newest state of their conversations. `first`: sends that have a
 /// result already. `taken`: the other sends, without those of senders who have just left, each with the id under which its result
-/// is kept. `place`: their offset in the batch.
+/// is kept. `place`: their offset in the batch. A row is counted where it is asked for beside another condition: of `EXISTS` the
+/// planner may make a set of the whole table there.
 macro_rules! append {
     ($counters:literal, $where:literal, $parts:expr, $in_turn:literal) => {
         concat!(
@@ -124,8 +125,8 @@ macro_rules! append {
             "]) AND d.conversation = s.conversation \
        WHERE EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)), \
      taken AS (SELECT s.ordinal, s.conversation, s.sender, s.content, s.pushed, s.request, h.last_seq, h.last_at, \
-       CASE WHEN row_number() OVER (PARTITION BY s.sender, s.client_msg_id ORDER BY s.ordinal) > 1 OR EXISTS \
-         (SELECT FROM dedupe d WHERE d.sender = s.sender AND d.client_msg_id = s.client_msg_id) \
+       CASE WHEN row_number() OVER (PARTITION BY s.sender, s.client_msg_id ORDER BY s.ordinal) > 1 OR 0 < \
+         (SELECT count(*) FROM dedupe d WHERE d.sender = s.sender AND d.client_msg_id = s.client_msg_id) \
          THEN ",
             qualified_id_sql!("s"),
             " ELSE s.client_msg_id END AS client_msg_id, \
@@ -134,8 +135,8 @@ macro_rules! append {
        WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal) \
        AND (NOT ",
             recently_left!(),
-            " OR s.author IS NULL OR EXISTS \
-         (SELECT FROM members m WHERE m.conversation = s.conversation AND m.user_no = s.author))), \
+            " OR s.author IS NULL OR 0 < \
+         (SELECT count(*) FROM members m WHERE m.conversation = s.conversation AND m.user_no = s.author))), \
      numbered AS MATERIALIZED (SELECT t.*, \
        last_seq + row_number() OVER (PARTITION BY conversation ORDER BY ordinal) AS seq, \
        greatest(last_at, $6::bigint) AS at, row_number() OVER (ORDER BY ordinal) AS place \

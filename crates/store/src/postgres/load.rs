@@ -301,8 +301,14 @@ fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
     numbers.map(bigint).collect()
 }
 
-const USERS: ReadStatement =
-    checked_read!("$3", " FOR UPDATE", "SELECT no, card FROM users WHERE no = ANY($1) OR id = ANY($2) ORDER BY no");
+/// Numbers first: a condition on either of two columns, in the order of one, is answered by reading the whole table.
+const USERS: ReadStatement = checked_read!(
+    "$3",
+    " FOR UPDATE",
+    "SELECT no, card FROM users WHERE no = ANY (ARRAY( \
+       SELECT unnest($1::bigint[]) UNION ALL \
+       SELECT i.no FROM unnest($2::text[]) AS k (id) JOIN users i ON i.id = k.id)) ORDER BY no"
+);
 const HEADS: ReadStatement = checked_read!(
     "$2",
     " FOR UPDATE OF h",

@@ -1,6 +1,10 @@
 //! The conformance suite, run on the embedded store, on PostgreSQL, and on the store in memory that both are compared with.
 
-use crate::support;
+use crate::support::{
+    self,
+    plans::{LOGGED, check_that_rows_are_found_by_keys},
+    postgres::PostgresServer,
+};
 use std::time::{Duration, Instant};
 use tidings_domain::store::{NamedKind, StandbyOutcome, Store};
 use tidings_store::{PostgresOptions, PostgresStore};
@@ -26,8 +30,9 @@ fn the_embedded_store_passes() {
 
 #[test]
 fn the_store_on_postgresql_passes() {
-    let server = support::postgres::PostgresServer::shared();
+    let server = PostgresServer::start(&LOGGED);
     run(|check| check(&support::postgres::open_at(&server.database())));
+    check_that_rows_are_found_by_keys(&server);
 }
 
 #[test]
@@ -41,8 +46,8 @@ fn the_store_on_postgresql_of_several_orders_passes_with_reads_from_a_standby() 
 }
 
 fn passes_with_a_standby(orders: u16) {
-    let primary = support::postgres::PostgresServer::start(&["fsync=off", "full_page_writes=off"]);
-    let standby = primary.standby(&["fsync=off"]);
+    let primary = PostgresServer::start(&LOGGED);
+    let standby = primary.standby(&LOGGED);
     run(|check| {
         let url = primary.database();
         let options = PostgresOptions { orders, ..support::postgres::options_at(&url) };
@@ -58,6 +63,8 @@ fn passes_with_a_standby(orders: u16) {
         }
         check(&store);
     });
+    check_that_rows_are_found_by_keys(&primary);
+    check_that_rows_are_found_by_keys(&standby);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod cuttable_link;
 pub(crate) mod freezable_link;
+pub(crate) mod plans;
 pub(crate) mod postgres;
 pub(crate) mod small_disk;
 
