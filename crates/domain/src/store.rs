@@ -339,6 +339,13 @@ pub trait Store: PushStore + RowStore {
     /// # Errors
     /// Those of reads.
     fn user(&self, no: UserNo) -> StoreResult<Option<User>>;
+    /// The user with this id.
+    ///
+    /// # Errors
+    /// Those of reads.
+    fn user_with_id(&self, id: StoredId<'_>) -> StoreResult<Option<User>> {
+        self.find_user(id)?.map_or(Ok(None), |no| self.user(no))
+    }
     /// When the user's last session ended, in milliseconds since 1970 UTC; `None`: never announced as offline.
     ///
     /// # Errors

@@ -139,9 +139,12 @@ impl Directory {
             return Ok(Some(user));
         }
         let Some(stored) = StoredId::parse(id) else { return Ok(None) };
-        match self.store.find_user(stored)? {
-            Some(no) => self.user(no),
-            None => Ok(None),
+        let load = || self.users.load_by_id(|| self.store.user_with_id(stored), |no| self.store.user(no));
+        let has_it = |user: &Arc<User>| user.id == id;
+        // The id may pass to another user while the one who had it is read.
+        match load()? {
+            Some(user) if !has_it(&user) => Ok(load()?.filter(has_it)),
+            found => Ok(found),
         }
     }
 

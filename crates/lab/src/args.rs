@@ -6,6 +6,7 @@ pub use crate::{
     broadcast::BroadcastArgs,
     brokers::{BrokersArgs, ComparedServer},
     chaos::args::ChaosArgs,
+    cluster_scale::ClusterScaleArgs,
     compare::CompareArgs,
     crash::CrashArgs,
     device_commands::{ConnectArgs, DeviceArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, StormArgs},
@@ -67,6 +68,8 @@ pub enum Bench {
     Chaos(ChaosArgs),
     /// The leader of a cluster is killed again and again, or nodes are frozen: how long others wait
     Leader(LeaderArgs),
+    /// What one operation costs each process of a cluster, in clusters of several sizes
+    ClusterScale(ClusterScaleArgs),
     /// Devices bind, stay with heartbeats, and what that costs
     Connect(ConnectArgs),
     /// All devices disconnect at once and reconnect at once, compared with a loop that only accepts
@@ -149,9 +152,12 @@ impl Bench {
             Bench::Exceptions(args) => faults(&args.devices),
             Bench::Brokers(args) => on(&args.target),
             Bench::PopupCaps(args) => on(&args.target),
-            Bench::Notifications(_) | Bench::Crash(_) | Bench::Chaos(_) | Bench::Leader(_) | Bench::PopupCrash(_) => {
-                own
-            }
+            Bench::Notifications(_)
+            | Bench::Crash(_)
+            | Bench::Chaos(_)
+            | Bench::Leader(_)
+            | Bench::ClusterScale(_)
+            | Bench::PopupCrash(_) => own,
             Bench::Scenario(_)
             | Bench::Compare(_)
             | Bench::Agent(_)

@@ -5,7 +5,7 @@
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `streams`, `direct`, `isolation`, `popup`, `events`: commands that are scenarios with other values;
-//! - `crash`, `chaos`, `leader`: one file or folder per command;
+//! - `crash`, `chaos`, `leader`, `cluster_scale`: one file or folder per command;
 //! - `reach`: whether every message reaches every member by exactly the channels that are due;
 //! - `scenario`: the same and more, from files that say who takes part, what is due when, and what happens to the server;
 //! - `compare`: reports of several versions or steps beside each other;
@@ -53,6 +53,7 @@ mod brokers;
 mod chaos;
 mod client_engine;
 mod clock;
+mod cluster_scale;
 mod compare;
 mod corpus;
 mod crash;
@@ -301,6 +302,7 @@ fn run_bench(bench: &Bench) -> Result<RunResult, LabError> {
         Bench::Crash(args) => crash::run(args),
         Bench::Chaos(args) => chaos::run(args),
         Bench::Leader(args) => leader::run(args),
+        Bench::ClusterScale(args) => cluster_scale::run(args),
         Bench::Connect(args) => device_commands::connect(args),
         Bench::Storm(args) => device_commands::storm(args),
         Bench::Failover(args) => device_commands::failover(args),

@@ -57,11 +57,20 @@ pub(crate) fn last_core() -> usize {
 
 /// CPU seconds that a process has used, all threads, in user and kernel mode; 0 if it is gone.
 pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    cpu_fields(pid, &[11, 12])
+}
+
+/// The same, and what its children had used when they ended.
+pub(crate) fn cpu_seconds_with_ended_children(pid: u32) -> f64 {
+    cpu_fields(pid, &[11, 12, 13, 14])
+}
+
+fn cpu_fields(pid: u32, wanted: &[usize]) -> f64 {
     let stat = kernel::read(&format!("/proc/{pid}/stat"));
     // The name may hold anything, so fields are counted after its closing bracket.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    (ticks(11) + ticks(12)) as f64 / TICKS_PER_SECOND
+    wanted.iter().map(|index| ticks(*index)).sum::<u64>() as f64 / TICKS_PER_SECOND
 }
 
 /// CPU seconds that all processes of the machine have used, the kernel's own included; those of waiting for disks are not.

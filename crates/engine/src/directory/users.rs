@@ -27,6 +27,8 @@ pub(super) struct UserCache {
     by_id: Arc<IdIndex>,
     /// How often users were invalidated of whom perhaps nothing but the id was known.
     invalidations: AtomicU64,
+    /// How often users were invalidated at all.
+    changes: AtomicU64,
 }
 
 /// Takes users who are evicted from the cache out of the index.
@@ -85,6 +87,7 @@ impl UserCache {
             users: Cache::with(entries, entries as u64, weighter, hasher, IndexedById(by_id.clone())),
             by_id,
             invalidations: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
         }
     }
 
@@ -118,7 +121,25 @@ impl UserCache {
         Ok(Some(user))
     }
 
+    /// Loads a user of whom only the id is known, in one read: the number comes with the user. A user is read once more if any have
+    /// changed meanwhile. The one who is answered may have given the id away since.
+    pub(super) fn load_by_id(
+        &self,
+        load_by_id: impl FnOnce() -> StoreResult<Option<User>>,
+        load: impl FnOnce(UserNo) -> StoreResult<Option<User>>,
+    ) -> StoreResult<Option<Arc<User>>> {
+        let before = self.changes.load(Ordering::SeqCst);
+        let Some(user) = load_by_id()? else { return Ok(None) };
+        let no = user.no;
+        // From here on the cache itself notices a change.
+        self.get_or_load(no, || match self.changes.load(Ordering::SeqCst) == before {
+            true => Ok(Some(user)),
+            false => load(no),
+        })
+    }
+
     pub(super) fn invalidate(&self, no: UserNo) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
         if let Some((_, user)) = self.users.remove(&no) {
             self.by_id.remove(&user);
         }
@@ -126,11 +147,13 @@ impl UserCache {
 
     /// Invalidates users by id without a read of the store. A user who is being loaded may be one of them, and is not cached.
     pub(super) fn invalidate_ids<'a>(&self, ids: impl Iterator<Item = &'a str>) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.invalidations.fetch_add(1, Ordering::SeqCst);
         ids.filter_map(|id| self.by_id.find(id)).for_each(|no| self.invalidate(no));
     }
 
     pub(super) fn clear(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.invalidations.fetch_add(1, Ordering::SeqCst);
         // First the index: it lacks no user who stays in the cache.
         self.by_id.parts.iter().for_each(|part| part.write().clear());

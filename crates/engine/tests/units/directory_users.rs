@@ -68,6 +68,26 @@ fn a_user_who_changes_while_being_loaded_is_not_cached() {
 }
 
 #[test]
+fn a_user_who_changes_while_being_found_by_id_is_read_once_more() {
+    let changes: [&dyn Fn(&UserCache); 3] =
+        [&|cache| cache.invalidate(UserNo(1)), &|cache| cache.invalidate_ids(["ann"].into_iter()), &UserCache::clear];
+    for change in changes {
+        let cache = UserCache::new(100);
+        let find_old = || {
+            change(&cache);
+            Ok(Some(user(1, "ann")))
+        };
+        let load_new = |no| Ok(Some(User { blocks: 1, no, ..user(1, "ann") }));
+        assert_eq!(cache.load_by_id(find_old, load_new).unwrap().unwrap().blocks, 1);
+        assert_eq!(cache.get_by_id("ann").unwrap().blocks, 1);
+        cache.clear();
+        let never = |_| unreachable!("nothing has changed");
+        assert_eq!(cache.load_by_id(|| Ok(Some(user(1, "ann"))), never).unwrap().unwrap().blocks, 0);
+        assert_eq!(indexed(&cache), 1);
+    }
+}
+
+#[test]
 fn an_id_is_that_of_the_user_who_has_it_now() {
     let cache = UserCache::new(100);
     load(&cache, 1, "ann");

@@ -51,6 +51,8 @@ pub(crate) enum PacketKind {
     Redirect = 14,
     /// Down, on the link to the first shard: the nodes that take sessions. Only to relays that follow them.
     SessionNodes = 15,
+    /// Up, by the id at the relay, on the link of its `Open`: the device left before it had an answer. Only to cores that name the nodes.
+    Left = 16,
 }
 
 impl PacketKind {
@@ -72,6 +74,7 @@ impl PacketKind {
             13 => UnknownSession,
             14 => Redirect,
             15 => SessionNodes,
+            16 => Left,
             _ => return None,
         })
     }
@@ -148,7 +151,7 @@ mod tests {
         for byte in 0..=u8::MAX {
             assert!(PacketKind::of(byte).is_none_or(|kind| kind as u8 == byte), "{byte}");
         }
-        assert_eq!((0..=u8::MAX).filter_map(PacketKind::of).count(), 15);
+        assert_eq!((0..=u8::MAX).filter_map(PacketKind::of).count(), 16);
     }
 
     #[test]

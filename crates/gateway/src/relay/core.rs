@@ -12,6 +12,8 @@ use std::{
 
 /// With more bytes waiting on a link than this, devices of its core are not read: the core is behind.
 const CONGESTED_BYTES: usize = 8 * 1024 * 1024;
+/// With more than this no device is opened on a link: binds would fill the memory.
+const FULL_BYTES: usize = 4 * CONGESTED_BYTES;
 /// Cores may differ by so many devices of a thread before some move.
 const UNEVEN_MIN: usize = 16;
 /// The same, as a part of what the fullest core has.
@@ -24,6 +26,8 @@ pub(super) struct Core {
     pub nodes: Option<SessionNodes>,
     /// Where its links go to.
     pub peer: Option<SocketAddr>,
+    /// Whether it names the nodes over these links, and so knows of devices that leave before it has answered.
+    pub names_nodes: bool,
     /// The links to its shards, in order. Empty: it is away.
     pub links: Vec<Upstream>,
     /// All links are there.
@@ -43,6 +47,7 @@ impl Core {
         Core {
             address,
             nodes: None,
+            names_nodes: false,
             peer: None,
             links: Vec::new(),
             is_attached: false,
@@ -57,6 +62,11 @@ impl Core {
         self.links.iter().any(|link| link.pending_bytes() > CONGESTED_BYTES)
     }
 
+    /// The link on which a device is opened. Any shard will do: the core moves the session to its user's shard.
+    pub(super) fn link_of(&self, device: u64) -> usize {
+        (device >> 32) as usize % self.links.len()
+    }
+
     fn own(&self) -> Option<&String> {
         self.nodes.as_ref().map(|nodes| &nodes.own)
     }
@@ -68,6 +78,10 @@ impl Core {
     /// Whether it may have sessions: it is attached to, and has not said that it takes none.
     fn serves(&self) -> bool {
         !self.links.is_empty() && self.nodes.as_ref().is_none_or(|nodes| nodes.all.contains(&nodes.own))
+    }
+
+    fn is_full(&self) -> bool {
+        self.links.iter().any(|link| link.pending_bytes() > FULL_BYTES)
     }
 
     /// Whether it is behind, or was not heard of lately.
@@ -103,11 +117,11 @@ impl Cores {
         self.list.iter().any(|core| !core.links.is_empty())
     }
 
-    /// The core for a device that connects: the one with the fewest. Only while all lag is it one that lags: the device waits there
-    /// for an answer, and whoever has them lag must not keep others out.
+    /// The core for a device that connects: the one with the fewest. A core that lags is taken only while all lag, so that somebody
+    /// who slows all cores down does not keep others out.
     pub(super) fn for_new_device(&self, tick: u32) -> Option<usize> {
         let order = |place: &usize| (self.list[*place].lags(tick), self.list[*place].devices);
-        self.serving().min_by_key(order)
+        self.serving().filter(|place| !self.list[*place].is_full()).min_by_key(order)
     }
 
     /// The core for a device that can wait until one keeps up.
@@ -148,6 +162,7 @@ impl Cores {
         let mut others = self.list.iter().enumerate().filter(|(other, core)| *other != place && core.is(&nodes.own));
         let double = others.find(|(_, core)| !core.links.is_empty()).map(|(other, _)| other);
         self.list[place].nodes = Some(nodes);
+        self.list[place].names_nodes = true;
         // Its list has the one that an earlier version redirects to.
         self.redirected = None;
         double
@@ -295,6 +310,10 @@ mod tests {
         assert_eq!((cores.for_new_device(NOW), cores.next(NOW)), (Some(b), Some(b)), "it is behind");
         cores.note_announced(b, nodes("b", &["a"]));
         assert_eq!((cores.for_new_device(NOW), cores.next(NOW)), (Some(a), None), "the other takes none");
+        while !cores.list[a].is_full() {
+            cores.list[a].links[0].put(PacketKind::Data, 1, &packet);
+        }
+        assert_eq!(cores.for_new_device(NOW), None);
         cores.list[a].links = vec![Upstream::of_a_test(NOW)];
         cores.note_announced(b, nodes("b", &["a", "b"]));
         cores.note_announced(a, nodes("a", &["b"]));

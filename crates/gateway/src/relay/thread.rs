@@ -234,6 +234,9 @@ impl RelayLoop {
             match code {
                 None => self.remove(key),
                 Some(_) if device.phase == Phase::Reopening => self.detach_for_a_while(key),
+                Some(_) if device.phase == Phase::Opening => {
+                    self.close_for_a_while(key, "the core did not answer in time; connect again");
+                }
                 Some(code) => {
                     let metrics = &self.shared.metrics;
                     if code == ErrorCode::BindTimeout { &metrics.bind_timeouts } else { &metrics.heartbeat_timeouts }

@@ -12,6 +12,7 @@ use crate::{
 };
 use mio::{Interest, Token, net::TcpStream};
 use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
 use std::{
     io::ErrorKind,
     sync::Arc,
@@ -37,6 +38,18 @@ pub(super) struct Link {
     last_heard: u32,
     last_sent: u32,
     lease: u32,
+}
+
+/// The devices that have left before they were opened, as far as these bytes tell: a shard that is behind often reads both packets
+/// at once.
+fn those_that_left(bytes: &[u8]) -> FxHashSet<u64> {
+    let mut at = 0;
+    let packets = std::iter::from_fn(|| {
+        let packet = packet::take(&bytes[at..]).ok()??;
+        at += packet.payload.end;
+        Some(packet)
+    });
+    packets.filter(|packet| packet.kind == PacketKind::Left).map(|packet| packet.id).collect()
 }
 
 impl Shard {
@@ -131,10 +144,13 @@ impl Shard {
 
     /// Handles the complete packets and answers how many bytes they were. `None`: the link must be dropped.
     fn handle_packets(&mut self, index: usize, bytes: &[u8]) -> Option<usize> {
+        let left = those_that_left(bytes);
         let mut at = 0;
         while let Some(Packet { kind, id, payload }) = packet::take(&bytes[at..]).ok()? {
             let end = at + payload.end;
-            self.handle_packet(index, kind, id, &bytes[at + payload.start..end])?;
+            if kind != PacketKind::Open || !left.contains(&id) {
+                self.handle_packet(index, kind, id, &bytes[at + payload.start..end])?;
+            }
             at = end;
         }
         Some(at)
@@ -161,7 +177,7 @@ impl Shard {
                 }
             }
             PacketKind::Sessions => self.receive_session_list(index, id, payload),
-            PacketKind::Ping => {}
+            PacketKind::Ping | PacketKind::Left => {}
             _ => return None,
         }
         Some(())

@@ -6,7 +6,7 @@ use crate::devices::*;
 use crate::support::*;
 use serde_json::value::RawValue;
 use std::{
-    net::{SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::Arc,
     time::Duration,
 };
@@ -375,6 +375,32 @@ fn a_device_that_leaves_while_a_node_opens_it_leaves_no_session_there() {
     other.wire.hold_back(false);
     until("its session has ended", || other.sessions() == 1);
     drop(gateway);
+}
+
+#[test]
+fn a_device_that_gave_up_waiting_for_a_node_stays_where_it_went() {
+    let cluster = Cluster::new();
+    let ([one, other], gateway, [mut ann, mut ben]) = two_with_a_device_each(&cluster, Duration::from_secs(60));
+    one.server.users(&["cid", "dan"]);
+    // The other one is to have the fewest devices.
+    ben.write(&Frame::Unbind { reason: None });
+    until("its device has left", || other.sessions() == 0);
+    other.wire.hold_up(true);
+    let mut early = Device::new(connect(gateway.address));
+    let token = token("cid");
+    let bind = Bind { version: VERSION, token: &token, device_id: "d1", wants: Some(wants::PUSH), ..Bind::default() };
+    early.write(&Frame::Bind(bind));
+    early.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(early.next(|_| ()).unwrap(), None, "it has left");
+    // The gateway's thread has written what it had.
+    ann.is_alive();
+    let mut cid = device(one.devices.address, "cid", wants::PUSH);
+    until("the other one knows", || other.server.online("cid") == 1);
+    other.wire.hold_up(false);
+    let _dan = device(gateway.address, "dan", wants::PUSH);
+    assert_eq!(other.sessions(), 1);
+    until("the one knows what the other one has bound", || one.server.online("dan") == 1);
+    cid.is_alive();
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl ClusterCounters {
         counters.redis_cpu = topology.redis.pids().map(process::cpu_seconds).sum();
         counters.nodes_cpu = topology.node_pids().map(process::cpu_seconds).sum();
         let database = topology.database();
-        counters.database_cpu = database.pids().into_iter().map(process::cpu_seconds).sum();
+        counters.database_cpu = database.cpu_seconds();
         let transactions =
             "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()";
         counters.transactions = database.sql(transactions)?.trim().parse().unwrap_or(0);

@@ -195,10 +195,11 @@ impl Postgres {
         self.programs.join("../lib/pg_stat_statements.so").exists()
     }
 
-    /// The process ids of the server and its children.
-    pub(crate) fn pids(&self) -> Vec<u32> {
-        let Some(pid) = self.process.pid() else { return Vec::new() };
-        std::iter::once(pid).chain(children(pid)).collect()
+    /// CPU seconds of the server and its children, of those that have ended, too.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        let Some(pid) = self.process.pid() else { return 0.0 };
+        let children: f64 = children(pid).into_iter().map(process::cpu_seconds).sum();
+        process::cpu_seconds_with_ended_children(pid) + children
     }
 
     /// The processes that write commits to the disk, and those that wait for them: stopping them simulates a slow disk.

@@ -111,8 +111,8 @@ impl<'a> AppendBatch<'a> {
 
 /// The heads are locked by now, so this statement sees the newest state of their conversations. `first`: sends that have a
 /// result already. `taken`: the other sends, without those of senders who have just left, each with the id under which its result
-/// is kept. `place`: their offset in the batch. A row is counted where it is asked for beside another condition: of `EXISTS` the
-/// planner may make a set of the whole table there.
+/// is kept. `place`: their offset in the batch. Next to another condition rows are counted, since the planner may turn
+/// an `EXISTS` there into a hash of the whole table; `OFFSET 0` has it find each head by its key.
 macro_rules! append {
     ($counters:literal, $where:literal, $parts:expr, $in_turn:literal) => {
         concat!(
@@ -131,7 +131,8 @@ macro_rules! append {
             qualified_id_sql!("s"),
             " ELSE s.client_msg_id END AS client_msg_id, \
        row_number() OVER (PARTITION BY s.conversation, s.sender, s.client_msg_id ORDER BY s.ordinal) AS turn \
-       FROM sent s JOIN heads h ON h.conversation = s.conversation \
+       FROM sent s CROSS JOIN LATERAL \
+         (SELECT last_seq, last_at, left_at FROM heads WHERE conversation = s.conversation OFFSET 0) h \
        WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal) \
        AND (NOT ",
             recently_left!(),

@@ -180,13 +180,14 @@ impl Drop for Connector {
 }
 
 /// Each of our statements finds its rows by key. The planner has no statistics of a table that was empty a minute ago, so it
-/// is kept from plans that read a whole table, and it plans each statement once. Sorts stay on: each sorts the rows of a batch,
-/// and a planner that shuns them reads a whole index in its order instead.
+/// is kept from plans that read a whole table, and it plans each statement once. It is kept from sorting, so that history is read in
+/// the order of its index and no further than a page. A statement that must sort is therefore written so that no index has the order
+/// that it needs: the planner would read all of it.
 fn session_settings(statement_timeout: Duration, options: &PostgresOptions) -> String {
     format!(
         "SET search_path = tidings; \
          SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
-         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; \
          SET plan_cache_mode = force_generic_plan; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
         statement_timeout.as_millis(),

@@ -307,7 +307,7 @@ const USERS: ReadStatement = checked_read!(
     " FOR UPDATE",
     "SELECT no, card FROM users WHERE no = ANY (ARRAY( \
        SELECT unnest($1::bigint[]) UNION ALL \
-       SELECT i.no FROM unnest($2::text[]) AS k (id) JOIN users i ON i.id = k.id)) ORDER BY no"
+       SELECT i.no FROM users i WHERE i.id = ANY($2))) ORDER BY no"
 );
 const HEADS: ReadStatement = checked_read!(
     "$2",

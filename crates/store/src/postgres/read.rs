@@ -12,6 +12,7 @@ use super::{
 use crate::rows::{NotificationRow, decode, decode_content, decode_conversation, decode_user, kind_byte, kind_of};
 use std::sync::atomic::Ordering;
 use tidings_domain::{
+    chat_row_kind::ChatRowKind,
     chat_rows::{UserSettings, settings_key},
     commit_log::LogPage,
     model::*,
@@ -184,6 +185,14 @@ impl Store for PostgresStore {
             "SELECT u.card, u.revoked_at, s.value FROM users u LEFT JOIN chat_rows s ON s.key = $2 WHERE u.no = $1";
         let rows = self.read(Read::User, sql, &[&bigint(no.0), &settings_key(no)])?;
         rows.first().map(|row| user_at(no, row, 0)).transpose()
+    }
+
+    fn user_with_id(&self, id: StoredId<'_>) -> StoreResult<Option<User>> {
+        let sql = "SELECT u.no, u.card, u.revoked_at, s.value FROM users u \
+                   LEFT JOIN chat_rows s ON s.key = $2 || int8send(u.no) WHERE u.id = $1";
+        let settings = ChatRowKind::UserSettings.key(&[]);
+        let rows = self.read(Read::User, sql, &[&id.as_str(), &settings])?;
+        rows.first().map(|row| user_at(UserNo(number(row, 0)), row, 1)).transpose()
     }
 
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {

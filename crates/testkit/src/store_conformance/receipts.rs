@@ -2,6 +2,7 @@
 
 use super::*;
 use tidings_domain::chat_rows::{block_key, decode_stored, number_in, stored_key};
+use tidings_domain::stored_id::StoredId;
 use tidings_protocol::http::{KindPreferences, NotificationPreferences, PolicyChannel};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -43,6 +44,10 @@ fn receipts_off(store: &dyn Store) {
     for send in [false, false, true, true, false] {
         assert_eq!(commit(store, Proposal::SetReceipts { user: u[0], send }), Outcome::Done);
         assert_eq!((is_off(u[0]), is_off(u[1])), (!send, false));
+        for (user, id) in [(u[0], "u1"), (u[1], "u2")] {
+            let found = store.user_with_id(StoredId::parse(id).unwrap()).unwrap();
+            assert_eq!(found, store.user(user).unwrap());
+        }
     }
     // A change of the user's profile keeps the setting.
     commit(store, Proposal::PutUsers(vec![UserPatch { id: "u1".into(), ..UserPatch::default() }]));

@@ -114,9 +114,12 @@ impl RelayLoop {
                     }
                     device.last_heard = tick;
                     let end = partial.len() + n;
-                    let drained = end < buffer.len() && !device.read_closed;
+                    // The end comes without another event.
+                    let ends = device.read_closed;
+                    let drained = end < buffer.len();
                     self.handle_frames(key, &buffer[..end]);
-                    if drained || self.devices.get(key).is_some_and(|device| device.phase == Phase::Opening) {
+                    let is_opening = self.devices.get(key).is_some_and(|device| device.phase == Phase::Opening);
+                    if !ends && (drained || is_opening) {
                         break;
                     }
                 }
@@ -224,9 +227,7 @@ impl RelayLoop {
             Err(error) => return self.close(key, &Refusal::new(error.code(), error.to_string())),
         };
         let Some(core) = self.cores.for_new_device(self.tick()) else {
-            let after_ms = CORE_AWAY_RETRY_MS + rand::random_range(0..=CORE_AWAY_RETRY_MS);
-            let refusal = Refusal::new(ErrorCode::NodeUnavailable, "the core is away; connect again");
-            return self.close(key, &refusal.retry_after(after_ms));
+            return self.close_for_a_while(key, "the core is away; connect again");
         };
         let device = &mut self.devices[key];
         if bind.wants.is_some_and(|wants| wants & wants::CHAT == 0) {
@@ -241,23 +242,40 @@ impl RelayLoop {
         let (device, core) = (&mut self.devices[key], &mut self.cores.list[place]);
         device.core = Some(place as u16);
         core.devices += 1;
-        // Any shard will do: the core moves the session to its user's shard.
-        let link = (device.id >> 32) as usize % core.links.len();
+        let link = core.link_of(device.id);
         let mut payload = Vec::with_capacity(bind.len() + 1);
         payload.push(1);
         payload.extend_from_slice(bind);
         core.links[link].put(PacketKind::Open, device.id, &payload);
     }
 
-    /// The device is no longer at its core, which is notified if it has announced the session.
+    /// The device is no longer at its core, which is notified.
     pub(super) fn leave_core(&mut self, key: usize) {
         if let Some((session, upstream)) = self.session(key) {
             upstream.put(PacketKind::Closed, session, &[]);
+        } else if matches!(self.devices[key].phase, Phase::Opening | Phase::Reopening) {
+            self.withdraw_open(key);
         }
+        self.forget_core(key);
+    }
+
+    /// The device has no session at its core any more.
+    pub(super) fn forget_core(&mut self, key: usize) {
         let device = &mut self.devices[key];
         device.session = None;
         if let Some(core) = device.core.take() {
             self.cores.list[usize::from(core)].devices -= 1;
+        }
+    }
+
+    /// The device leaves before its core has answered. A core that has not come to its bind must not end the session that the device
+    /// has begun elsewhere meanwhile.
+    fn withdraw_open(&mut self, key: usize) {
+        let device = &self.devices[key];
+        let core = device.core.and_then(|core| self.cores.list.get_mut(usize::from(core)));
+        if let Some(core) = core.filter(|core| core.names_nodes && !core.links.is_empty()) {
+            let link = core.link_of(device.id);
+            core.links[link].put(PacketKind::Left, device.id, &[]);
         }
     }
 
@@ -364,6 +382,12 @@ impl RelayLoop {
         self.write(key, &fatal_error(refusal));
     }
 
+    /// Asks the device to connect again a little later.
+    pub(super) fn close_for_a_while(&mut self, key: usize, why: &str) {
+        let after_ms = CORE_AWAY_RETRY_MS + rand::random_range(0..=CORE_AWAY_RETRY_MS);
+        self.close(key, &Refusal::new(ErrorCode::NodeUnavailable, why).retry_after(after_ms));
+    }
+
     pub(super) fn redirect(&mut self, key: usize, after_ms: u64, why: &'static str) {
         tracing::debug!(why, "a device is redirected");
         self.end_session(key);
@@ -373,7 +397,7 @@ impl RelayLoop {
 
     /// The core has closed the connection: it is closed here once its last bytes are written.
     pub(super) fn finish(&mut self, key: usize) {
-        self.devices[key].session = None;
+        self.forget_core(key);
         self.end_session(key);
         self.begin_closing(key);
         self.after_write(key, WriteOutcome::Accepted);

@@ -79,6 +79,7 @@ impl RelayLoop {
         if let Some(peer) = core.peer.take() {
             self.attacher.attached.lock().remove(&peer);
         }
+        core.names_nodes = false;
         if std::mem::take(&mut core.is_attached) {
             self.shared.attachments.fetch_sub(1, Ordering::AcqRel);
         }
@@ -263,6 +264,7 @@ impl RelayLoop {
             && error.retry
         {
             // The device is bound and need not know.
+            self.forget_core(key);
             return self.detach_for_a_while(key);
         }
         if matches!(phase, Phase::Opening | Phase::Reopening)

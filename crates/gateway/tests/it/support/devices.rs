@@ -80,15 +80,41 @@ impl Drop for RunningRelay {
 pub struct Wire {
     pub address: SocketAddr,
     open: Arc<Mutex<Option<Vec<TcpStream>>>>,
-    held: Arc<(Mutex<bool>, Condvar)>,
+    /// What the target sends.
+    held: Arc<Hold>,
+    /// What is sent to the target.
+    held_up: Arc<Hold>,
+}
+
+/// Whether bytes are held back.
+#[derive(Default)]
+struct Hold(Mutex<bool>, Condvar);
+
+impl Hold {
+    fn set(&self, held: bool) {
+        *self.0.lock().unwrap() = held;
+        self.1.notify_all();
+    }
+
+    /// Answers whether there was something to wait for.
+    fn wait(&self) -> bool {
+        let mut has_waited = false;
+        let is_held = |held: &mut bool| {
+            has_waited |= *held;
+            *held
+        };
+        drop(self.1.wait_while(self.0.lock().unwrap(), is_held).unwrap());
+        has_waited
+    }
 }
 
 impl Wire {
     pub fn to(target: SocketAddr) -> Wire {
         let listener = TcpListener::bind(LOCAL).unwrap();
         let address = listener.local_addr().unwrap();
-        let wire = Wire { address, open: Arc::new(Mutex::new(Some(Vec::new()))), held: Arc::default() };
-        let (ends, held) = (wire.open.clone(), wire.held.clone());
+        let open = Arc::new(Mutex::new(Some(Vec::new())));
+        let wire = Wire { address, open, held: Arc::default(), held_up: Arc::default() };
+        let (ends, held, held_up) = (wire.open.clone(), wire.held.clone(), wire.held_up.clone());
         std::thread::spawn(move || {
             for near in listener.incoming() {
                 let near = near.unwrap();
@@ -96,8 +122,8 @@ impl Wire {
                 let Some(ends) = open.as_mut() else { continue };
                 let Ok(far) = TcpStream::connect(target) else { continue };
                 let both = || (near.try_clone().unwrap(), far.try_clone().unwrap());
-                let (from, to) = both();
-                std::thread::spawn(move || forward(from, to, &Arc::default()));
+                let ((from, to), held_up) = (both(), held_up.clone());
+                std::thread::spawn(move || forward(from, to, &held_up));
                 let ((to, from), held) = (both(), held.clone());
                 std::thread::spawn(move || forward(from, to, &held));
                 ends.extend([near, far]);
@@ -118,16 +144,27 @@ impl Wire {
 
     /// Holds back what the target sends, or lets it go on.
     pub fn hold_back(&self, held: bool) {
-        *self.held.0.lock().unwrap() = held;
-        self.held.1.notify_all();
+        self.held.set(held);
+    }
+
+    /// Holds back what is sent to the target, or lets it go on, as one piece.
+    pub fn hold_up(&self, held: bool) {
+        self.held_up.set(held);
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, held: &(Mutex<bool>, Condvar)) {
+fn forward(mut from: TcpStream, mut to: TcpStream, hold: &Hold) {
     let mut part = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut part) {
-        drop(held.1.wait_while(held.0.lock().unwrap(), |held| *held).unwrap());
-        if to.write_all(&part[..count]).is_err() {
+        let mut piece = part[..count].to_vec();
+        if hold.wait() {
+            from.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            while let Ok(more @ 1..) = from.read(&mut part) {
+                piece.extend_from_slice(&part[..more]);
+            }
+            from.set_read_timeout(None).unwrap();
+        }
+        if to.write_all(&piece).is_err() {
             break;
         }
     }

@@ -1,0 +1,345 @@
+//! `bench cluster-scale`: what one operation costs each process of a cluster, in clusters of several sizes. More nodes are more
+//! messages only if what a node does for the operations of others stays next to nothing.
+
+use crate::{
+    LabError, interrupt,
+    options::parse_setting,
+    popups::catalogue::{Catalogue, HOME},
+    process,
+    result::{Check, RunResult, Table},
+    setup,
+    topology::{Topology, TopologySpec},
+};
+use clap::Args;
+use serde_json::{Value, json};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use tidings_client::http::HttpClient;
+use tidings_protocol::http::NodesAnswer;
+
+#[derive(Debug, Clone, Args)]
+pub struct ClusterScaleArgs {
+    /// The clusters, by how many nodes they have
+    #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
+    pub nodes: Vec<usize>,
+    /// The orders that their databases commit in
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    pub orders: Vec<u16>,
+    /// How often each operation is done
+    #[arg(long, default_value_t = 10_000)]
+    pub requests: usize,
+    /// Requests under way at once, each on a connection of its own
+    #[arg(long, default_value_t = 16)]
+    pub connections: usize,
+    /// The program that nodes run; this one unless given
+    #[arg(long, value_name = "PROGRAM")]
+    pub program: Option<PathBuf>,
+    /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
+    pub set: Vec<(String, String)>,
+}
+
+const USERS: usize = 2_000;
+const GROUP: &str = "scale";
+const GROUP_MEMBERS: usize = 300;
+const POPUPS: usize = 200;
+/// The costs of doing nothing are measured for so long, and taken off.
+const IDLE: Duration = Duration::from_secs(5);
+/// What an operation has others do is done so long after the last answer.
+const SETTLE: Duration = Duration::from_secs(1);
+/// The functions of a new cluster have found their leaders after so long.
+const LEADERS_WITHIN: Duration = Duration::from_secs(60);
+
+/// What is done, and where: by the node that leads the function, or by one that does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    DirectMessage,
+    GroupMessage,
+    PopupAtTheLeader,
+    PopupElsewhere,
+    PushAtTheLeader,
+    PushElsewhere,
+}
+
+impl Operation {
+    const ALL: [Operation; 6] = [
+        Operation::DirectMessage,
+        Operation::GroupMessage,
+        Operation::PopupAtTheLeader,
+        Operation::PopupElsewhere,
+        Operation::PushAtTheLeader,
+        Operation::PushElsewhere,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Operation::DirectMessage => "direct message",
+            Operation::GroupMessage => "message to a group of 300, nobody there",
+            Operation::PopupAtTheLeader => "popup decision at the leader",
+            Operation::PopupElsewhere => "popup decision at another node",
+            Operation::PushAtTheLeader => "push to a user at the leader",
+            Operation::PushElsewhere => "push to a user at another node",
+        }
+    }
+
+    /// The leader whose work it is.
+    fn function(self) -> Option<&'static str> {
+        match self {
+            Operation::DirectMessage | Operation::GroupMessage => None,
+            Operation::PopupAtTheLeader | Operation::PopupElsewhere => Some("popups"),
+            Operation::PushAtTheLeader | Operation::PushElsewhere => Some("push"),
+        }
+    }
+
+    fn is_elsewhere(self) -> bool {
+        matches!(self, Operation::PopupElsewhere | Operation::PushElsewhere)
+    }
+
+    fn request(self, number: usize) -> (&'static str, Value) {
+        let user = |number: usize| format!("user-{}", number % USERS);
+        match self {
+            Operation::DirectMessage => {
+                let pair = number % (USERS / 2) * 2;
+                ("/v1/messages", json!({ "from": user(pair), "to": user(pair + 1), "body": "hello" }))
+            }
+            Operation::GroupMessage => {
+                let from = user(number % GROUP_MEMBERS);
+                ("/v1/messages", json!({ "from": from, "conversation": GROUP, "body": "hello" }))
+            }
+            Operation::PopupAtTheLeader | Operation::PopupElsewhere => {
+                ("/v1/popups/decide", json!({ "user": user(number), "placement": HOME }))
+            }
+            Operation::PushAtTheLeader | Operation::PushElsewhere => {
+                let to = json!({ "users": [user(number)] });
+                ("/v1/push", json!({ "to": to, "type": "scale", "body": {}, "ttl_s": 60 }))
+            }
+        }
+    }
+}
+
+pub(crate) fn run(args: &ClusterScaleArgs) -> Result<RunResult, LabError> {
+    if args.nodes.contains(&0) || args.orders.contains(&0) || args.connections == 0 || args.requests < USERS {
+        return Err(LabError::Usage(format!(
+            "--nodes, --orders and --connections must be at least 1, --requests at least {USERS}"
+        )));
+    }
+    interrupt::install()?;
+    let mut result = RunResult::of("cluster-scale");
+    let (mut table, mut rows) = (Table::of(COLUMNS), Vec::new());
+    for orders in &args.orders {
+        for nodes in &args.nodes {
+            if interrupt::requested() {
+                break;
+            }
+            let mut cluster = Cluster::start(args, *nodes, *orders)?;
+            for operation in Operation::ALL {
+                if operation.is_elsewhere() && *nodes == 1 || interrupt::requested() {
+                    continue;
+                }
+                let cost = cluster.measure(args, operation)?;
+                table.row(operation.name(), cost.cells(*nodes, *orders));
+                rows.push(cost.figures(operation, *nodes, *orders));
+            }
+            let ended = cluster.topology.unexpected_ends();
+            result.check(
+                Check::of_server("processes", "no process ends", ended.is_empty())
+                    .part(&format!("{nodes} nodes, {orders} orders"))
+                    .value(ended.join("; ")),
+            );
+            cluster.topology.stop()?;
+        }
+    }
+    result.note("costs", "µs of CPU for one operation, without what the processes take when nothing is done");
+    result.table(table);
+    result.set_all(json!({ "requests": args.requests, "connections": args.connections, "costs": rows }));
+    Ok(result)
+}
+
+struct Cluster {
+    topology: Topology,
+    /// CPU of each process while nothing is done.
+    idle: CpuTimes,
+    http: HttpClient,
+}
+
+impl Cluster {
+    fn start(args: &ClusterScaleArgs, nodes: usize, orders: u16) -> Result<Self, LabError> {
+        let mut environment = args.set.clone();
+        environment.push(("TIDINGS_STORE_ORDERS".into(), orders.to_string()));
+        let spec = TopologySpec { nodes, environment, program: args.program.clone(), ..TopologySpec::default() };
+        let topology = Topology::start(&spec)?;
+        let mut http = HttpClient::new(topology.addresses()[0], topology.api_key.clone());
+        let users = setup::numbered_ids("user", USERS);
+        setup::create_users(&mut http, &users)?;
+        setup::create_group(&mut http, GROUP, &users[..GROUP_MEMBERS])?;
+        leaders(&topology, &mut http)?;
+        // No pause between two popups: the more is shown, the more is counted and stored.
+        Catalogue::write(&topology.target(), POPUPS, USERS as u32, 0, |number| users[number as usize].clone())?;
+        let mut cluster = Cluster { topology, idle: CpuTimes::default(), http };
+        let before = cluster.cpu_times();
+        std::thread::sleep(IDLE);
+        cluster.idle = cluster.cpu_times().since(&before).each(IDLE.as_secs_f64());
+        Ok(cluster)
+    }
+
+    fn cpu_times(&self) -> CpuTimes {
+        let of = |pid: Option<u32>| pid.map_or(0.0, process::cpu_seconds);
+        CpuTimes {
+            nodes: self.topology.nodes.iter().map(|node| of(node.pid())).collect(),
+            database: self.topology.database().cpu_seconds(),
+            redis: self.topology.redis.pids().map(process::cpu_seconds).sum(),
+        }
+    }
+
+    fn measure(&mut self, args: &ClusterScaleArgs, operation: Operation) -> Result<Cost, LabError> {
+        let leaders = leaders(&self.topology, &mut self.http)?;
+        let leader = operation.function().and_then(|function| leaders.iter().find(|(name, _)| name == function));
+        let leader = leader.map(|(_, node)| *node);
+        let count = self.topology.nodes.len();
+        let entry = match leader {
+            Some(leader) if operation.is_elsewhere() => (leader + 1) % count,
+            Some(leader) => leader,
+            None => 0,
+        };
+        let address = self.topology.addresses()[entry];
+        // Each user once before it counts: conversations are opened, caches filled.
+        requests(address, &self.topology.api_key, operation, 0..USERS, args.connections)?;
+        std::thread::sleep(SETTLE);
+        let (before, began) = (self.cpu_times(), Instant::now());
+        requests(address, &self.topology.api_key, operation, USERS..USERS + args.requests, args.connections)?;
+        let seconds = began.elapsed().as_secs_f64();
+        std::thread::sleep(SETTLE);
+        let (used, elapsed) = (self.cpu_times().since(&before), began.elapsed().as_secs_f64());
+        if self.topology.nodes.len() > 1 && self::leaders(&self.topology, &mut self.http)? != leaders {
+            return Err(LabError::Server("has other leaders than before, so that these are nobody's figures".into()));
+        }
+        let busy = used.since(&self.idle.each(1.0 / elapsed)).each(args.requests as f64 / 1e6);
+        let others = (0..count).filter(|node| *node != entry && Some(*node) != leader);
+        let others: Vec<f64> = others.map(|node| busy.nodes[node]).collect();
+        Ok(Cost {
+            entry: busy.nodes[entry],
+            leader: leader.filter(|leader| *leader != entry).map(|leader| busy.nodes[leader]),
+            others: (!others.is_empty()).then(|| {
+                let (least, most) =
+                    (others.iter().copied().fold(f64::MAX, f64::min), others.iter().copied().fold(f64::MIN, f64::max));
+                [least, most]
+            }),
+            database: busy.database,
+            redis: busy.redis,
+            per_second: args.requests as f64 / seconds,
+        })
+    }
+}
+
+/// Who leads what, once push and popups have leaders.
+fn leaders(topology: &Topology, http: &mut HttpClient) -> Result<Vec<(String, usize)>, LabError> {
+    let began = Instant::now();
+    loop {
+        let nodes: NodesAnswer = http.get("/v1/admin/nodes")?;
+        let place = |address: &str| topology.nodes.iter().position(|node| node.url() == address);
+        let led = nodes.nodes.iter().filter_map(|node| Some((place(&node.address)?, &node.functions)));
+        let led: Vec<(String, usize)> =
+            led.flat_map(|(place, functions)| functions.iter().map(move |name| (name.clone(), place))).collect();
+        if ["push", "popups"].iter().all(|name| led.iter().any(|(led, _)| led == name)) {
+            return Ok(led);
+        }
+        if began.elapsed() > LEADERS_WITHIN {
+            return Err(LabError::Server("has no leaders of push and popups".into()));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Does an operation so often, as fast as it goes.
+fn requests(
+    address: SocketAddr,
+    api_key: &str,
+    operation: Operation,
+    numbers: std::ops::Range<usize>,
+    connections: usize,
+) -> Result<(), LabError> {
+    std::thread::scope(|scope| {
+        let client = |first: usize| {
+            let numbers = numbers.clone().skip(first).step_by(connections);
+            scope.spawn(move || {
+                let mut http = HttpClient::new(address, api_key.to_owned());
+                for number in numbers {
+                    let (path, body) = operation.request(number);
+                    let answer = http.exchange("POST", path, body.to_string().as_bytes())?;
+                    if !(200..300).contains(&answer.status) {
+                        let text = String::from_utf8_lossy(&answer.body).into_owned();
+                        return Err(LabError::Server(format!("{}: {} {text}", operation.name(), answer.status)));
+                    }
+                }
+                Ok(())
+            })
+        };
+        let clients: Vec<_> = (0..connections).map(client).collect();
+        clients.into_iter().try_for_each(|client| {
+            client.join().unwrap_or_else(|_| Err(LabError::Environment("a thread of requests has panicked".into())))
+        })
+    })
+}
+
+/// CPU seconds of the processes.
+#[derive(Debug, Clone, Default)]
+struct CpuTimes {
+    nodes: Vec<f64>,
+    database: f64,
+    redis: f64,
+}
+
+impl CpuTimes {
+    fn since(&self, before: &CpuTimes) -> CpuTimes {
+        let each = self.nodes.iter().zip(&before.nodes);
+        CpuTimes {
+            nodes: each.map(|(now, then)| now - then).collect(),
+            database: self.database - before.database,
+            redis: self.redis - before.redis,
+        }
+    }
+
+    fn each(&self, parts: f64) -> CpuTimes {
+        CpuTimes {
+            nodes: self.nodes.iter().map(|node| node / parts).collect(),
+            database: self.database / parts,
+            redis: self.redis / parts,
+        }
+    }
+}
+
+const COLUMNS: &str =
+    "operation|nodes|orders|a second|where it comes in|the leader|other nodes, least|most|PostgreSQL|Redis";
+
+/// Microseconds of CPU for one operation. A little less than nothing where a process took more while it was idle.
+struct Cost {
+    entry: f64,
+    leader: Option<f64>,
+    /// Of the other nodes the one that it costs least, and the one that it costs most: they lead other functions.
+    others: Option<[f64; 2]>,
+    /// The primary.
+    database: f64,
+    redis: f64,
+    per_second: f64,
+}
+
+impl Cost {
+    fn cells(&self, nodes: usize, orders: u16) -> Vec<String> {
+        let cost = |us: Option<f64>| us.map_or("-".into(), |us| format!("{us:.1}"));
+        let counts = [nodes.to_string(), orders.to_string(), format!("{:.0}", self.per_second)];
+        let [least, most] = [0, 1].map(|place| self.others.map(|others| others[place]));
+        let costs = [Some(self.entry), self.leader, least, most, Some(self.database), Some(self.redis)];
+        counts.into_iter().chain(costs.map(cost)).collect()
+    }
+
+    fn figures(&self, operation: Operation, nodes: usize, orders: u16) -> Value {
+        json!({
+            "operation": operation.name(), "nodes": nodes, "orders": orders, "per_second": self.per_second,
+            "entry_us": self.entry, "leader_us": self.leader, "others_us": self.others,
+            "database_us": self.database, "redis_us": self.redis,
+        })
+    }
+}
