@@ -146,7 +146,7 @@ pub(crate) fn run(args: &ClusterScaleArgs) -> Result<RunResult, LabError> {
             let ended = cluster.topology.unexpected_ends();
             result.check(
                 Check::of_server("processes", "no process ends", ended.is_empty())
-                    .part(&format!("{nodes} nodes, {orders} orders"))
+                    .part(format!("{nodes} nodes, {orders} orders"))
                     .value(ended.join("; ")),
             );
             cluster.topology.stop()?;
@@ -223,9 +223,7 @@ impl Cluster {
             entry: busy.nodes[entry],
             leader: leader.filter(|leader| *leader != entry).map(|leader| busy.nodes[leader]),
             others: (!others.is_empty()).then(|| {
-                let (least, most) =
-                    (others.iter().copied().fold(f64::MAX, f64::min), others.iter().copied().fold(f64::MIN, f64::max));
-                [least, most]
+                [others.iter().copied().fold(f64::MAX, f64::min), others.iter().copied().fold(f64::MIN, f64::max)]
             }),
             database: busy.database,
             redis: busy.redis,
