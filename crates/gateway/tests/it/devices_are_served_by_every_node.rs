@@ -387,20 +387,26 @@ fn a_device_that_gave_up_waiting_for_a_node_stays_where_it_went() {
     until("its device has left", || other.sessions() == 0);
     other.wire.hold_up(true);
     let mut early = Device::new(connect(gateway.address));
-    let token = token("cid");
-    let bind = Bind { version: VERSION, token: &token, device_id: "d1", wants: Some(wants::PUSH), ..Bind::default() };
-    early.write(&Frame::Bind(bind));
+    let [cids, dans] = ["cid", "dan"].map(token);
+    let bind = |token| Bind { version: VERSION, token, device_id: "d1", wants: Some(wants::PUSH), ..Bind::default() };
+    early.write(&Frame::Bind(bind(&cids)));
     early.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(early.next(|_| ()).unwrap(), None, "it has left");
     // The gateway's thread has written what it had.
     ann.is_alive();
     let mut cid = device(one.devices.address, "cid", wants::PUSH);
     until("the other one knows", || other.server.online("cid") == 1);
+    // What the other one opens it keeps, as the gateway does not hear of it.
+    other.wire.hold_back(true);
     other.wire.hold_up(false);
-    let _dan = device(gateway.address, "dan", wants::PUSH);
-    assert_eq!(other.sessions(), 1);
+    let mut dan = Device::new(connect(gateway.address));
+    dan.write(&Frame::Bind(bind(&dans)));
     until("the one knows what the other one has bound", || one.server.online("dan") == 1);
-    cid.is_alive();
+    assert_eq!(other.sessions(), 1);
+    let leader = if one.leads() { &one } else { &other };
+    let push = leader.push_to("cid");
+    assert_eq!(pushed(&mut cid), push);
+    other.wire.hold_back(false);
 }
 
 #[test]
