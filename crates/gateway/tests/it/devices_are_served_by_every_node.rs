@@ -39,6 +39,10 @@ struct Gateway {
 
 impl Gateway {
     fn start(name: &str, cores: &[&Node]) -> Gateway {
+        Gateway::start_with(name, cores, session_config())
+    }
+
+    fn start_with(name: &str, cores: &[&Node], sessions: SessionConfig) -> Gateway {
         let listener = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
         let address = listener.addresses()[0].0;
         let config = RelayConfig {
@@ -47,7 +51,7 @@ impl Gateway {
             name: name.into(),
             address: address.to_string(),
             // One thread: what it does with its devices is what the gateway does.
-            sessions: SessionConfig { shards: 1, ..session_config() },
+            sessions: SessionConfig { shards: 1, ..sessions },
         };
         let relay = Relay::start(config, Arc::new(Metrics::new())).unwrap();
         let gateway = Gateway { address, _listener: listener.start(relay.clone()).unwrap(), relay };
@@ -407,6 +411,24 @@ fn a_device_that_gave_up_waiting_for_a_node_stays_where_it_went() {
     let push = leader.push_to("cid");
     assert_eq!(pushed(&mut cid), push);
     other.wire.hold_back(false);
+}
+
+#[test]
+fn a_device_that_its_node_does_not_answer_is_asked_to_come_again() {
+    let cluster = Cluster::new();
+    let node = cluster.node("a");
+    node.server.users(&["ann"]);
+    let sessions = SessionConfig { bind_timeout: Duration::from_secs(1), ..session_config() };
+    let gateway = Gateway::start_with("east", &[&node], sessions);
+    node.wire.hold_back(true);
+    let mut ann = Device::new(connect(gateway.address));
+    let bind = Bind { version: VERSION, token: &token("ann"), device_id: "d1", ..Bind::default() };
+    ann.write(&Frame::Bind(bind));
+    ann.expect(|frame| match frame {
+        Frame::Error(error) => assert_eq!((error.code, error.retry_after_ms.is_some()), ("node_unavailable", true)),
+        other => panic!("{other:?}"),
+    });
+    node.wire.hold_back(false);
 }
 
 #[test]

@@ -181,8 +181,8 @@ impl Drop for Connector {
 
 /// Each of our statements finds its rows by key. The planner has no statistics of a table that was empty a minute ago, so it
 /// is kept from plans that read a whole table, and it plans each statement once. It is kept from sorting, so that history is read in
-/// the order of its index and no further than a page. A statement that must sort is therefore written so that no index has the order
-/// that it needs: the planner would read all of it.
+/// the order of its index and no further than a page. Kept from sorting, it also reads a whole index that has the order a statement
+/// wants, unless the statement leaves it nothing but the keys: see `USERS` and `append!`.
 fn session_settings(statement_timeout: Duration, options: &PostgresOptions) -> String {
     format!(
         "SET search_path = tidings; \
