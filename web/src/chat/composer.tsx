@@ -2,7 +2,7 @@
 import type { Conversation, SentMessage } from "@tidings/client";
 import { textOf } from "@tidings/client";
 import type { RefObject } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { Icon, IconButton } from "../parts/icon.js";
 import { Name } from "../parts/name.js";
 import { useObservable } from "../state/cell.js";
@@ -28,41 +28,13 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
 }) {
   const { tidings, names, drafts, assistant } = useSession();
   const isForAssistant = usePeer(chat.id) === assistant.id;
-  const [text, setText] = useState(() => drafts.of(chat.id));
-  const menu = useMentionMenu(chat, input, text, setText);
+  const draft = useObservable(drafts.of(chat.id));
+  const [edited, setEdited] = useState<{ readonly in: ComposerMode; readonly text: string }>();
   const isEdit = mode.is === "edit";
-  const wasEdit = useRef(false);
-
-  // An edit begins with the message's text and gives the draft back when it ends: at once, or it would replace what is typed next.
-  useLayoutEffect(() => {
-    if (mode.is === "edit") setText(textOf(mode.message) ?? "");
-    else if (wasEdit.current) setText(drafts.of(chat.id));
-    wasEdit.current = mode.is === "edit";
-  }, [mode]);
-
-  // Another window of this user has written on: this one follows, unless it has written something of its own since.
-  const draft = useObservable(drafts.all).get(chat.id) ?? "";
-  const known = useRef(draft);
-  useEffect(() => {
-    if (!isEdit && !wasEdit.current && text === known.current) setText(draft);
-    known.current = draft;
-  }, [draft]);
-
-  const saving = useRef<ReturnType<typeof setTimeout>>(undefined);
-  useEffect(() => {
-    if (isEdit || wasEdit.current) return undefined;
-    // What another window has sent meanwhile is not written back.
-    const timer = setTimeout(() => {
-      if (text !== known.current) drafts.set(chat.id, text);
-    }, 300);
-    saving.current = timer;
-    return () => clearTimeout(timer);
-  }, [text, isEdit]);
-  const newest = useRef(text);
-  newest.current = text;
-  useEffect(() => () => {
-    if (!wasEdit.current && newest.current !== known.current) drafts.set(chat.id, newest.current);
-  }, []);
+  // An edit begins with the message's text, and has no part in the draft.
+  const text = mode.is !== "edit" ? draft : edited?.in === mode ? edited.text : (textOf(mode.message) ?? "");
+  const setText = (text: string): void => (mode.is === "edit" ? setEdited({ in: mode, text }) : drafts.set(chat.id, text));
+  const menu = useMentionMenu(chat, input, text, setText);
 
   useLayoutEffect(() => {
     const field = input.current;
@@ -87,10 +59,6 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
       () => undefined, // a refusal stands at the message
     );
     setText("");
-    newest.current = "";
-    // The page may be drawn later than this is due: it would bring back what was just sent, here and in the user's other windows.
-    clearTimeout(saving.current);
-    drafts.set(chat.id, "");
     onMode({ is: "new" });
     onSent();
   };

@@ -22,7 +22,7 @@ export function Line({ view, isOpen, fits }: {
   const peer = usePeer(view.id);
   const presence = useObservable(tidings.presence.of(peer ?? ""));
   const typing = useObservable(tidings.conversation(view.id).typingUsers);
-  const draft = useObservable(drafts.all).get(view.id);
+  const draft = useObservable(drafts.of(view.id));
   const [menuNear, setMenuNear] = useState<DOMRect>();
   const place = useRef<HTMLLIElement>(null);
   if (!fits(title)) return null;
@@ -78,7 +78,7 @@ export function Line({ view, isOpen, fits }: {
 
   function preview() {
     if (typing.length > 0) return <em class="line-typing">typing…</em>;
-    if (draft !== undefined && !isOpen) return <Draft text={draft} />;
+    if (draft.trim() !== "" && !isOpen) return <Draft text={draft} />;
     if (!last) return "";
     const text = last.stream === "open" ? <em>writing…</em> : <bdi>{previewOfEntry(last)}</bdi>;
     if (last.kind !== "message" || last.from === undefined) return text;
@@ -91,13 +91,13 @@ export function Line({ view, isOpen, fits }: {
 export function StartLine({ user, name, isOpen }: { readonly user: string; readonly name: string; readonly isOpen: boolean }) {
   const { tidings, drafts, assistant } = useSession();
   const { id } = tidings.direct(user);
-  const draft = useObservable(drafts.all).get(id);
+  const draft = useObservable(drafts.of(id));
   return (
     <li>
       <a class={`line ${isOpen ? "is-open" : ""}`} href={hashOf(id)} aria-current={isOpen ? "page" : undefined} onClick={() => isOpen && focusComposer()}>
         <Avatar id={user} name={name} />
         <span class="line-top"><bdi class="line-title">{name}</bdi></span>
-        <span class="line-bottom"><span class="line-preview">{draft !== undefined && !isOpen ? <Draft text={draft} /> : user === assistant.id ? "Ask for an answer that grows" : "Say hello"}</span></span>
+        <span class="line-bottom"><span class="line-preview">{draft.trim() !== "" && !isOpen ? <Draft text={draft} /> : user === assistant.id ? "Ask for an answer that grows" : "Say hello"}</span></span>
       </a>
     </li>
   );
