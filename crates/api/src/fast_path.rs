@@ -1,21 +1,23 @@
 //! Serves what apps ask most without the router and the HTTP library: `POST /v1/popups/decide` and `POST /v1/popup-events`, at every page
-//! view, and the handshake of a WebSocket, at every login. Every connection starts here, unless this path is switched off. The first
+//! view, `POST /v1/push`, and the handshake of a WebSocket, at every login. Every connection starts here, unless this path is switched off. The first
 //! request that is another one, or has an unusual form, goes to the library with all bytes that were read, and the connection stays there.
 //!
 //! Another request is recognised by the first byte that differs from all request lines, so that at most [`READ_BYTES`] of it pass through
 //! here, unread. Only a request whose line is one of these is parsed.
 //!
-//! A node that does not lead popups sends these requests to the leader from here, those of all clients on a few connections. The leader
+//! A node that does not lead what a request needs sends it to the leader from here, those of all clients on a few connections. The leader
 //! answers what came on such a connection side by side, and in order: the requests are different clients'.
 
 mod callers;
+mod forwarded;
 mod head;
 mod responses;
 
 use crate::{Api, connection_stream::WRITE_TIMEOUT, pipelines::REQUEST_BYTES_MAX, websocket_upgrade::check_room};
 use axum::http::StatusCode;
 use callers::{Callers, WholeRequest};
-use head::{Next, PopupRequest, Upgrade, next};
+use forwarded::{Waits, serve_forwarded};
+use head::{FrequentRequest, Next, Upgrade, next};
 use responses::{Date, finish, put_answer, put_upgrade};
 use std::{
     future::poll_fn,
@@ -24,7 +26,6 @@ use std::{
     task::{Poll, ready},
     time::Duration,
 };
-use tidings_domain::function::Function;
 use tidings_listen::{ConnectionActivity, ThrottleKey};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
@@ -33,12 +34,6 @@ use tokio::{
 
 /// The room that a connection has for each read, in bytes.
 const READ_BYTES: usize = 2 * 1024;
-/// The room of a connection whose last read has filled what it had, with requests of another node.
-const FORWARDED_READ_BYTES: usize = 16 * 1024;
-/// Answers that are more than this are written before the next is added, in bytes.
-const WRITE_BYTES: usize = 64 * 1024;
-/// Forwarded requests of one connection that are answered side by side.
-const FORWARDED_BATCH_MAX: usize = 64;
 
 /// How a read ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,11 +69,9 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
     let mut idle = pin!(sleep_until(Instant::now() + idle_max));
     let (mut read, mut out, mut date) = (Vec::new(), Vec::new(), Date::default());
     let mut callers = Callers::new(api, throttle_key, activity);
-    // The bytes of `read` that are answered, or are in `forwarded`.
+    // The bytes of `read` that are answered.
     let mut taken = 0;
-    // Requests of another node, to be answered together.
-    let mut forwarded: Vec<WholeRequest> = Vec::new();
-    let (mut room, mut has_filled, mut share) = (READ_BYTES, false, None);
+    let mut share = None;
     // When the wait for the next request, or for the rest of it, began.
     let mut waiting_since = None;
     loop {
@@ -88,37 +81,23 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 Next::Other
             }
             // The library adds CORS headers.
-            Next::Request(PopupRequest { has_origin: true, .. }) if api.config.cors.is_some() => Next::Other,
+            Next::Request(FrequentRequest { has_origin: true, .. }) if api.config.cors.is_some() => Next::Other,
             next => next,
         };
         match next {
-            Next::Request(request) if request.is_forwarded && forwarded.len() < FORWARDED_BATCH_MAX => {
-                let request = WholeRequest::at(taken, request);
-                taken = request.body.end;
-                forwarded.push(request);
-            }
-            // What follows them is looked at again.
-            _ if !forwarded.is_empty() => {
-                let answer_began = std::time::Instant::now();
-                // The connection's place was given to another one meanwhile.
-                if !activity.begin_request() {
-                    return Ok(Rest::Over);
+            Next::Request(request) if request.is_forwarded => {
+                if !out.is_empty() {
+                    write(stream, &out).await?;
+                    out.clear();
                 }
-                if has_filled {
-                    room = FORWARDED_READ_BYTES;
-                }
-                // Boxed here and below: their state is large, and no part of that of every connection.
-                let answered = Box::pin(callers.answer_side_by_side(&read, &forwarded)).await;
-                activity.end_request();
-                for (request, answered) in forwarded.drain(..).zip(answered) {
-                    finish(&mut out, api, request.operation, answered, date.text(), answer_began);
-                    // Many answers to one read may be far longer than it.
-                    if out.len() > WRITE_BYTES {
-                        write(stream, &out).await?;
-                        out.clear();
-                    }
-                }
-                // A key that is over ends the connection of its client, and not this one, which is of all clients of a node.
+                read.drain(..taken);
+                taken = 0;
+                let waits = Waits { idle: &mut idle, idle_max, told_to_stop: &mut told_to_stop };
+                // Boxed here and below: their state is large, and no part of that of every connection. A key that is over ends the
+                // connection of its client, and not this one, which is of all clients of a node.
+                let served = Box::pin(serve_forwarded(stream, api, &mut callers, activity, read, &mut date, waits));
+                let Some(rest) = served.await? else { return Ok(Rest::Over) };
+                read = rest;
                 share = None;
                 waiting_since = None;
             }
@@ -129,7 +108,7 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
                     return Ok(Rest::Over);
                 }
                 let request = WholeRequest::at(taken, request);
-                let answered = if api.is_led_by_another_node(Function::Popups) {
+                let answered = if api.is_led_by_another_node(request.operation.function()) {
                     Box::pin(callers.ask_leader(&read, &request)).await
                 } else {
                     callers.answer(&read, &request).await.map(Some)
@@ -179,16 +158,16 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
                 // A long request takes memory from the budget of all bodies while it waits for its rest.
                 if read.len() > READ_BYTES {
                     let share = share.get_or_insert_with(|| api.bodies.share(REQUEST_BYTES_MAX));
-                    if let Err(refusal) = share.grow_to(read.len() + room) {
+                    if let Err(refusal) = share.grow_to(read.len() + READ_BYTES) {
                         put_answer(&mut out, api, Err(refusal), date.text());
                         write(stream, &out).await?;
                         return Ok(Rest::Over);
                     }
                 }
-                let (is_first, had) = (read.is_empty(), read.len());
+                let is_first = read.is_empty();
                 let wait = (&mut waiting_since, idle_max);
-                match read_more(stream, &mut read, room, &mut idle, wait, &mut told_to_stop).await? {
-                    ReadOutcome::More => has_filled = read.len() - had == room,
+                match read_more(stream, &mut read, READ_BYTES, &mut idle, wait, &mut told_to_stop).await? {
+                    ReadOutcome::More => {}
                     // The library says what becomes of a request that broke off.
                     ReadOutcome::End if !is_first => return Ok(Rest::Library(read)),
                     ReadOutcome::End | ReadOutcome::Over => return Ok(Rest::Over),
@@ -210,7 +189,7 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io::Resul
     timeout(WRITE_TIMEOUT, written).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Reads at most `room` bytes more. All waits since `waiting_since` was set count as one.
+/// Reads at most `room` bytes more. All waits since `waiting_since` was set count as one. What is dropped before its end has read nothing.
 async fn read_more<S: AsyncRead + Unpin>(
     stream: &mut S,
     read: &mut Vec<u8>,
@@ -219,16 +198,20 @@ async fn read_more<S: AsyncRead + Unpin>(
     (waiting_since, idle_max): (&mut Option<Instant>, Duration),
     told_to_stop: &mut Pin<Box<impl Future<Output = ()> + ?Sized>>,
 ) -> io::Result<ReadOutcome> {
-    let had = read.len();
-    read.resize(had + room, 0);
-    let count = poll_fn(|context| {
+    poll_fn(|context| {
         // Before the stream: on a connection that always has input, nothing after the read would ever be polled.
         if told_to_stop.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Ok(ReadOutcome::Over));
         }
+        let had = read.len();
+        read.resize(had + room, 0);
         let mut buffer = ReadBuf::new(&mut read[had..]);
-        match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
-            Poll::Ready(result) => return Poll::Ready(result.map(|()| Some(buffer.filled().len()))),
+        let polled = Pin::new(&mut *stream).poll_read(context, &mut buffer);
+        let count = buffer.filled().len();
+        read.truncate(had + count);
+        match polled {
+            Poll::Ready(Ok(())) if count == 0 => return Poll::Ready(Ok(ReadOutcome::End)),
+            Poll::Ready(result) => return Poll::Ready(result.map(|()| ReadOutcome::More)),
             Poll::Pending => {}
         }
         // The timer is reset when it fires, not for each request.
@@ -236,18 +219,12 @@ async fn read_more<S: AsyncRead + Unpin>(
         loop {
             ready!(idle.as_mut().poll(context));
             if Instant::now() >= until {
-                return Poll::Ready(Ok(None));
+                return Poll::Ready(Ok(ReadOutcome::Over));
             }
             idle.as_mut().reset(until);
         }
     })
-    .await?;
-    read.truncate(had + count.unwrap_or(0));
-    Ok(match count {
-        None => ReadOutcome::Over,
-        Some(0) => ReadOutcome::End,
-        Some(_) => ReadOutcome::More,
-    })
+    .await
 }
 
 #[cfg(test)]

@@ -2,18 +2,22 @@
 //! node that takes them, and frames for an event stream to the node that has it. The response is passed on unchanged.
 //!
 //! A request is forwarded once only: a node that gets a forwarded request and does not lead (any more) refuses it. Bodies are streamed
-//! in both directions, not held. What is asked of popups most goes by [`pipelines`] instead, and is held, as it is short.
+//! in both directions, not held. What is asked most goes by [`pipelines`] instead, and is held, as it is short.
 
 use crate::{
     Api,
+    audit::AUTHOR,
     auth::NodeTokenSigner,
+    extract::read_body,
     pipelines::{self, Operation, Pipelines, Unanswered},
     routes::STREAM_PATHS,
 };
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header, request::Parts},
 };
+use bytes::Bytes;
+use hyper::body::Body as HttpBody;
 use std::{sync::Arc, time::Duration};
 use tidings_domain::{commit_log::NodeInfo, function::Function, metrics::Metrics};
 use tidings_engine::{
@@ -118,15 +122,15 @@ impl Forwarder {
         Some(Forwarder { client: client.ok()?, pipelines, node, in_flight })
     }
 
-    /// Has the leader of popups answer a request, by a pipeline. `None`: pipelines do not take it, and the library forwards it.
-    async fn ask_for_popups(
+    /// Has the leader answer a request, by a pipeline. `None`: pipelines do not take it, and the library forwards it.
+    async fn ask_leader(
         &self,
         nodes: &ClusterNodes,
         metrics: &Metrics,
         request: &pipelines::Request<'_>,
     ) -> Result<Option<pipelines::response::Response>, Refusal> {
         for _ in 0..SENDS_MAX {
-            let leader = find_leader(nodes, Function::Popups)?;
+            let leader = find_leader(nodes, request.operation.function())?;
             let permit = self.permit()?;
             let answered = match self.pipelines.send(&leader, (&FORWARDED, &self.node), request, permit) {
                 Ok(response) => {
@@ -185,7 +189,8 @@ impl HttpRequest {
         let operation = match &request {
             LeaderRequest::DecidePopup { .. } => Some(Operation::Decide),
             LeaderRequest::ReportPopupEvents { .. } => Some(Operation::Report),
-            _ => None,
+            LeaderRequest::Push(_) => Some(Operation::Push),
+            LeaderRequest::UserDevices { .. } | LeaderRequest::RemoveDevice { .. } => None,
         };
         let (function, user, method, path, body) = match request {
             LeaderRequest::DecidePopup { user, question } => {
@@ -217,7 +222,7 @@ impl NodeClient {
         if let Some(operation) = request.operation {
             let (credential, body) = (format!("Bearer {token}"), request.body.as_slice());
             let request = pipelines::Request { operation, credential: credential.as_bytes(), body };
-            if let Some(mut response) = self.forwarder.ask_for_popups(&self.nodes, &self.metrics, &request).await? {
+            if let Some(mut response) = self.forwarder.ask_leader(&self.nodes, &self.metrics, &request).await? {
                 let retry_after_ms = response.retry_after_s.map(|seconds| seconds.saturating_mul(1_000));
                 let body = response.bytes.split_off(response.body);
                 return Ok(LeaderResponse { status: response.status, retry_after_ms, body });
@@ -298,26 +303,60 @@ impl Api {
     }
 
     /// Forwards a request to the leader of this function and returns its response.
-    pub(crate) async fn forward(
+    ///
+    /// # Errors
+    /// With the body, if it was not read to its end.
+    pub(crate) async fn forward<B>(
+        &self,
+        function: Function,
+        request: Request<B>,
+    ) -> Result<Response<Body>, (Refusal, Option<B>)>
+    where
+        B: HttpBody<Data = Bytes> + Send + Sync + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync,
+    {
+        let (parts, mut body) = request.into_parts();
+        if parts.headers.contains_key(FORWARDED) {
+            return Err((does_not_lead(), Some(body)));
+        }
+        let Some(operation) = pipelined_operation(&parts) else {
+            let request = Request::from_parts(parts, reqwest::Body::wrap(body));
+            return self.forward_to_leader(function, request).await.map_err(|refusal| (refusal, None));
+        };
+        let read = match read_body(self, &parts.headers, &mut body, pipelines::REQUEST_BYTES_MAX).await {
+            Ok(read) => read,
+            Err(refusal) => return Err((refusal, Some(body))),
+        };
+        let credential = parts.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+        let asked = pipelines::Request { operation, credential, body: read.as_ref() };
+        let answered = match self.ask_leader(&asked).await {
+            Ok(Some(response)) => response.into_http().ok_or_else(|| no_leader(MAYBE_EXECUTED)),
+            Ok(None) => {
+                let request = Request::from_parts(parts, Bytes::from(read).into());
+                self.forward_to_leader(function, request).await
+            }
+            Err(refusal) => Err(refusal),
+        };
+        answered.map_err(|refusal| (refusal, None))
+    }
+
+    async fn forward_to_leader(
         &self,
         function: Function,
         request: Request<reqwest::Body>,
     ) -> Result<Response<Body>, Refusal> {
-        if request.headers().contains_key(FORWARDED) {
-            return Err(does_not_lead());
-        }
         let cluster = self.engine.cluster.as_ref().ok_or_else(cannot_ask)?;
         self.forward_to(&find_leader(&cluster.nodes, function)?, request).await
     }
 
-    /// Has the leader of popups answer a request. `None`: the library forwards it.
-    pub(crate) async fn ask_for_popups(
+    /// Has the leader answer a request. `None`: the library forwards it.
+    pub(crate) async fn ask_leader(
         &self,
         request: &pipelines::Request<'_>,
     ) -> Result<Option<pipelines::response::Response>, Refusal> {
         let parts = self.engine.cluster.as_ref().zip(self.forwarder.as_deref());
         let (cluster, forwarder) = parts.ok_or_else(cannot_ask)?;
-        forwarder.ask_for_popups(&cluster.nodes, &self.engine.metrics, request).await
+        forwarder.ask_leader(&cluster.nodes, &self.engine.metrics, request).await
     }
 
     /// Forwards a request to another node and returns its response.
@@ -350,6 +389,14 @@ impl Api {
         self.engine.metrics.cluster.forwarded.inc();
         request.send().await.map_err(not_answered)
     }
+}
+
+/// What pipelines do for a request, if it is short and has no header that its leader needs beside the credential.
+fn pipelined_operation(request: &Parts) -> Option<Operation> {
+    let operation = Operation::of(&request.method, request.uri.path()).filter(|_| request.uri.query().is_none())?;
+    let length: usize = request.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
+    // The leader writes the audit log.
+    (length <= pipelines::REQUEST_BYTES_MAX && !request.headers.contains_key(AUTHOR)).then_some(operation)
 }
 
 fn find_leader(nodes: &ClusterNodes, function: Function) -> Result<NodeInfo, Refusal> {

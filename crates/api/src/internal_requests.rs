@@ -8,6 +8,8 @@ use axum::{
     http::{HeaderName, HeaderValue, Request, header},
     response::Response,
 };
+use bytes::Bytes;
+use http_body_util::Full;
 use std::sync::Arc;
 use tidings_protocol::{error::Refusal, http::Problem};
 use tower::ServiceExt;
@@ -42,7 +44,8 @@ impl InternalRequests {
         let mut request = Request::post(path).body(body).map_err(|error| crate::internal(&error))?;
         request.headers_mut().extend(headers);
         if let Some(function) = self.api.is_for_another_node(path) {
-            return self.read(self.api.forward(function, request.map(reqwest::Body::from)).await?).await;
+            let forwarded = self.api.forward(function, request.map(Full::<Bytes>::from)).await;
+            return self.read(forwarded.map_err(|(refusal, _)| refusal)?).await;
         }
         let answered = catch_panic(self.router.clone().oneshot(request.map(Body::from))).await;
         let Ok(response) = answered.map_err(|panic| crate::internal(&format!("panic: {panic}")))?;

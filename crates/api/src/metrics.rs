@@ -3,7 +3,7 @@
 mod process;
 
 use crate::{
-    request_service::{DECIDE_PATH, REPORT_PATH, SEND_PATH},
+    request_service::{DECIDE_PATH, PUSH_PATH, REPORT_PATH, SEND_PATH},
     routes,
     websocket_upgrade::CONNECT_PATH,
 };
@@ -72,6 +72,7 @@ pub(crate) struct HttpMetrics {
     pub(crate) sends: RouteLatency,
     pub(crate) decisions: RouteLatency,
     pub(crate) reports: RouteLatency,
+    pub(crate) pushes: RouteLatency,
     pub(crate) upgrades: RouteLatency,
 }
 
@@ -86,9 +87,10 @@ impl HttpMetrics {
         // Literal paths before templates, so that `/v1/popups/decide` is not counted as `/v1/popups/{popup}`.
         routes.sort_by_key(|route| route.matches('{').count());
         let latency = |route| RouteLatency::new(&requests, route, "POST");
-        let (sends, decisions, reports) = (latency(SEND_PATH), latency(DECIDE_PATH), latency(REPORT_PATH));
+        let (sends, decisions) = (latency(SEND_PATH), latency(DECIDE_PATH));
+        let (reports, pushes) = (latency(REPORT_PATH), latency(PUSH_PATH));
         let upgrades = RouteLatency::new(&requests, CONNECT_PATH, "GET");
-        HttpMetrics { registry, requests, routes, sends, decisions, reports, upgrades }
+        HttpMetrics { registry, requests, routes, sends, decisions, reports, pushes, upgrades }
     }
 
     /// Counts a request by its path and method.

@@ -1,4 +1,4 @@
-//! Connections to the leader of popups, on which many requests are under way at once: HTTP/1.1 pipelining.
+//! Connections to leaders, on which many requests are under way at once: HTTP/1.1 pipelining.
 //!
 //! ```text
 //! client ─┐                  ┌─ queue ─ connection: many requests in one write ─┐
@@ -12,12 +12,12 @@
 mod connection;
 pub(crate) mod response;
 
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue, Method};
 use connection::{Job, Load, Pause, run};
 use parking_lot::Mutex;
 use response::Response;
 use std::{io::Write, sync::Arc};
-use tidings_domain::commit_log::NodeInfo;
+use tidings_domain::{commit_log::NodeInfo, function::Function};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, oneshot},
     time::Instant,
@@ -25,23 +25,47 @@ use tokio::{
 
 /// Connections for each operation. Each answers in order, so one slow answer delays what is behind it: with several, others go past.
 const CONNECTIONS_MAX: usize = 4;
+/// Requests without a response that a connection has before another one is used.
+const SHARED_BY: usize = 32;
 /// Requests that wait for one connection, the responses that are awaited not included. Full: another connection is looked for.
 const QUEUE_MAX: usize = 512;
 /// The longest request with its head, in bytes: as long as one that the leader's fast path takes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 32 * 1024;
 
-/// What is asked. The two do not share connections: a report is answered once it is durable, and a question from memory.
+/// What is asked. Operations do not share connections: a question is answered from memory, and the others once they are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
+    /// Which popup suits a user.
     Decide,
+    /// What users did with popups.
     Report,
+    Push,
 }
 
 impl Operation {
+    pub(crate) const ALL: [Operation; 3] = [Operation::Decide, Operation::Report, Operation::Push];
+
+    /// Whose leader answers.
+    pub(crate) const fn function(self) -> Function {
+        match self {
+            Operation::Decide | Operation::Report => Function::Popups,
+            Operation::Push => Function::Push,
+        }
+    }
+
+    /// The operation of this method and path, if it is one of those.
+    pub(crate) fn of(method: &Method, path: &str) -> Option<Operation> {
+        let is_of = |operation: &Operation| {
+            operation.request_line().split(|byte| *byte == b' ').nth(1) == Some(path.as_bytes())
+        };
+        Operation::ALL.into_iter().find(is_of).filter(|_| method == Method::POST)
+    }
+
     pub(crate) const fn request_line(self) -> &'static [u8] {
         match self {
             Operation::Decide => b"POST /v1/popups/decide HTTP/1.1\r\n",
             Operation::Report => b"POST /v1/popup-events HTTP/1.1\r\n",
+            Operation::Push => b"POST /v1/push HTTP/1.1\r\n",
         }
     }
 }
@@ -87,18 +111,17 @@ impl Request<'_> {
     }
 }
 
-/// The connections to the node that leads popups.
+/// The connections to leaders, by operation.
 #[derive(Default)]
-pub(crate) struct Pipelines(Mutex<ToLeader>);
+pub(crate) struct Pipelines([Mutex<ToLeader>; Operation::ALL.len()]);
 
-/// The connections to one process. Dropped: they end when what they have begun is answered.
+/// The connections to one process for one operation. Dropped: they end when what they have begun is answered.
 #[derive(Default)]
 struct ToLeader {
     /// `0`: none was asked yet.
     boot_id: u64,
     address: String,
-    decide: Vec<Handle>,
-    report: Vec<Handle>,
+    handles: Vec<Handle>,
     pause: Arc<Pause>,
 }
 
@@ -123,31 +146,28 @@ impl Pipelines {
         let host = host_of(&leader.address).ok_or(Unanswered::NotTaken)?;
         let bytes = request.bytes(host, from).ok_or(Unanswered::NotTaken)?;
         let (respond, response) = oneshot::channel();
-        let mut to = self.0.lock();
+        let mut to = self.0[request.operation as usize].lock();
         if to.boot_id != leader.boot_id || to.address != leader.address {
             *to = ToLeader { boot_id: leader.boot_id, address: leader.address.clone(), ..ToLeader::default() };
         }
-        let ToLeader { decide, report, pause, .. } = &mut *to;
+        let ToLeader { handles, pause, .. } = &mut *to;
         if pause.is_unreadable() {
             return Err(Unanswered::NotTaken);
         }
-        let handles = match request.operation {
-            Operation::Decide => decide,
-            Operation::Report => report,
-        };
         handles.retain(|handle| !handle.queue.is_closed());
-        let least = handles.iter().min_by_key(|handle| handle.load.count());
-        // A further one only if all have something to do.
-        let opens = least.is_none_or(|least| least.load.count() > 0) && handles.len() < CONNECTIONS_MAX;
+        // Many on one connection are written and read at once. A further one only if all have so many.
+        let opens = handles.iter().all(|handle| handle.load.count() >= SHARED_BY) && handles.len() < CONNECTIONS_MAX;
         if opens && pause.is_over(Instant::now()) {
             let (sender, jobs) = mpsc::channel(QUEUE_MAX);
             handles.push(Handle { queue: sender, load: Load::default() });
             tokio::spawn(run(host.to_owned(), jobs, pause.clone()));
         }
-        let with_room = handles.iter().filter(|handle| handle.queue.capacity() > 0);
-        let least = with_room.min_by_key(|handle| handle.load.count()).ok_or(Unanswered::Unreachable)?;
-        let job = Job { bytes, respond, load: least.load.begin(), permit };
-        match least.queue.try_send(job) {
+        let with_room = || handles.iter().filter(|handle| handle.queue.capacity() > 0);
+        let first = with_room().find(|handle| handle.load.count() < SHARED_BY);
+        let chosen = first.or_else(|| with_room().min_by_key(|handle| handle.load.count()));
+        let chosen = chosen.ok_or(Unanswered::Unreachable)?;
+        let job = Job { bytes, respond, load: chosen.load.begin(), permit };
+        match chosen.queue.try_send(job) {
             Ok(()) => Ok(response),
             Err(mpsc::error::TrySendError::Full(_)) => Err(Unanswered::Unreachable),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(Unanswered::NotSent),

@@ -45,6 +45,7 @@ use tracing::Instrument;
 pub(crate) const SEND_PATH: &str = "/v1/messages";
 pub(crate) const DECIDE_PATH: &str = "/v1/popups/decide";
 pub(crate) const REPORT_PATH: &str = "/v1/popup-events";
+pub(crate) const PUSH_PATH: &str = "/v1/push";
 /// The paths that are served to everybody even when all connections are taken: those that tell operators how the server fares.
 const OPERATIONS_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// Connections to a listener for health alone.
@@ -182,9 +183,9 @@ impl RequestService {
             if let Err(refusal) = self.api.check_credential(credential, self.activity.as_ref()) {
                 return (refusal_response(refusal), Some(request.into_body()));
             }
-            return match Box::pin(self.api.forward(function, request.map(reqwest::Body::wrap))).await {
+            return match Box::pin(self.api.forward(function, request)).await {
                 Ok(response) => (response.map(Either::Right), None),
-                Err(refusal) => (refusal_response(refusal), None),
+                Err((refusal, unread)) => (refusal_response(refusal), unread),
             };
         }
         if let Some(node) = self.api.event_stream_node(path, request.headers()) {
@@ -409,7 +410,7 @@ pub(crate) async fn catch_panic<T>(future: impl Future<Output = T>) -> Result<T,
     .await
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "of an unknown kind".into())
 }

@@ -258,7 +258,7 @@ pub(crate) struct SessionBinding {
     pub compact: bool,
     /// The session goes live only after its device was registered, or the registration was postponed.
     pub awaits_registration: bool,
-    /// When the session was bound, in milliseconds since 1970 UTC.
+    /// When the bind was sent, as far as that is known, in milliseconds since 1970 UTC.
     pub since: u64,
     /// What the token allows.
     pub scopes: Scopes,

@@ -320,7 +320,7 @@ impl Shard {
     fn register_detached(&mut self, connection: DetachedConnection, protocol: Protocol) -> Option<usize> {
         match connection {
             DetachedConnection::Socket(socket) => self.register(socket, protocol),
-            DetachedConnection::Link { relay, remote } => self.register_virtual(relay, remote, protocol),
+            DetachedConnection::Link { relay, remote } => self.register_virtual(relay, remote, protocol, 0),
         }
     }
 

@@ -218,14 +218,18 @@ impl Cluster {
         };
         let address = self.topology.addresses()[entry];
         // Each user once before it counts: conversations are opened, caches filled.
-        requests(address, &self.topology.api_key, operation, 0..USERS, args.connections)?;
+        if !requests(address, &self.topology.api_key, operation, 0..USERS, args.connections)? {
+            std::thread::sleep(SETTLE);
+            return Ok(None);
+        }
         std::thread::sleep(SETTLE);
         let (before, began) = (self.cpu_times(), Instant::now());
-        requests(address, &self.topology.api_key, operation, USERS..USERS + args.requests, args.connections)?;
+        let measured = USERS..USERS + args.requests;
+        let is_done = requests(address, &self.topology.api_key, operation, measured, args.connections)?;
         let seconds = began.elapsed().as_secs_f64();
         std::thread::sleep(SETTLE);
         let (used, elapsed) = (self.cpu_times().since(&before), began.elapsed().as_secs_f64());
-        if self::leaders(&self.topology, &mut self.http)? != leaders {
+        if !is_done || self::leaders(&self.topology, &mut self.http)? != leaders {
             return Ok(None);
         }
         let busy = used.since(&self.idle.each(1.0 / elapsed)).each(args.requests as f64 / 1e6);
@@ -263,14 +267,14 @@ fn leaders(topology: &Topology, http: &mut HttpClient) -> Result<Vec<(String, us
     }
 }
 
-/// Does an operation so often, as fast as it goes.
+/// Does an operation so often, as fast as it goes. `false`: a function is moving to another node, and requests were refused.
 fn requests(
     address: SocketAddr,
     api_key: &str,
     operation: Operation,
     numbers: std::ops::Range<usize>,
     connections: usize,
-) -> Result<(), LabError> {
+) -> Result<bool, LabError> {
     std::thread::scope(|scope| {
         let client = |first: usize| {
             let numbers = numbers.clone().skip(first).step_by(connections);
@@ -279,17 +283,21 @@ fn requests(
                 for number in numbers {
                     let (path, body) = operation.request(number);
                     let answer = http.exchange("POST", path, body.to_string().as_bytes())?;
+                    if answer.status == 503 {
+                        return Ok(false);
+                    }
                     if !(200..300).contains(&answer.status) {
                         let text = String::from_utf8_lossy(&answer.body).into_owned();
                         return Err(LabError::Server(format!("{}: {} {text}", operation.name(), answer.status)));
                     }
                 }
-                Ok(())
+                Ok(true)
             })
         };
         let clients: Vec<_> = (0..connections).map(client).collect();
-        clients.into_iter().try_for_each(|client| {
-            client.join().unwrap_or_else(|_| Err(LabError::Environment("a thread of requests has panicked".into())))
+        clients.into_iter().try_fold(true, |all, client| {
+            let panicked = |_| Err(LabError::Environment("a thread of requests has panicked".into()));
+            Ok(all & client.join().unwrap_or_else(panicked)?)
         })
     })
 }

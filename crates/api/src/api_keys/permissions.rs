@@ -33,6 +33,7 @@ pub struct OperationName<'a> {
 pub(crate) const SEND: OperationName<'static> = OperationName { method: "POST", path: "/v1/messages" };
 pub(crate) const DECIDE: OperationName<'static> = OperationName { method: "POST", path: "/v1/popups/decide" };
 pub(crate) const REPORT: OperationName<'static> = OperationName { method: "POST", path: "/v1/popup-events" };
+pub(crate) const PUSH: OperationName<'static> = OperationName { method: "POST", path: "/v1/push" };
 
 /// Every operation of the description, in the order of paths.
 pub const PERMISSIONS: &[(&str, &str, Permission)] = &[

@@ -1,6 +1,6 @@
 //! Answers requests of the fast path, here or by the leader, and knows who calls on a connection.
 
-use super::head::PopupRequest;
+use super::head::FrequentRequest;
 use crate::{
     Api,
     api_keys::{
@@ -9,13 +9,14 @@ use crate::{
     },
     extract::parse,
     forward::does_not_lead,
-    internal,
+    internal, needs_key,
     pipelines::{Operation, Request, response::Response},
-    request_service::catch_panic,
+    request_service::{catch_panic, panic_text},
+    routes::accept_push,
 };
-use futures_util::future::join_all;
-use std::ops::Range;
-use tidings_domain::{function::Function, model::Actor};
+use axum::http::StatusCode;
+use std::{ops::Range, panic::AssertUnwindSafe};
+use tidings_domain::model::Actor;
 use tidings_engine::{
     access,
     engine::popup_questions::{PopupAnswer, PopupCaller},
@@ -23,7 +24,7 @@ use tidings_engine::{
 use tidings_listen::{ConnectionActivity, ThrottleKey};
 use tidings_protocol::{
     error::Refusal,
-    http::{PopupEvents, PopupEventsAccepted},
+    http::{PopupEvents, PopupEventsAccepted, PushAnswer},
 };
 
 impl Operation {
@@ -32,14 +33,17 @@ impl Operation {
         match self {
             Operation::Decide => permissions::DECIDE,
             Operation::Report => permissions::REPORT,
+            Operation::Push => permissions::PUSH,
         }
     }
 
-    /// What the caller's token must allow.
-    fn needs(self) -> access::Operation {
-        match self {
-            Operation::Decide => access::Operation::AskForPopup,
-            Operation::Report => access::Operation::ReportPopupEvents,
+    /// Checks what the caller's token allows.
+    fn check(self, caller: &access::Caller) -> Result<(), Refusal> {
+        match (self, &caller.actor) {
+            (Operation::Decide, _) => caller.scopes.check(access::Operation::AskForPopup),
+            (Operation::Report, _) => caller.scopes.check(access::Operation::ReportPopupEvents),
+            (Operation::Push, Actor::App) => Ok(()),
+            (Operation::Push, Actor::User(_)) => Err(needs_key()),
         }
     }
 }
@@ -53,9 +57,9 @@ pub(super) struct WholeRequest {
 
 impl WholeRequest {
     /// A request that begins at `start`.
-    pub(super) fn at(start: usize, request: PopupRequest) -> Self {
+    pub(super) fn at(start: usize, request: FrequentRequest) -> Self {
         let here = |part: Range<usize>| start + part.start..start + part.end;
-        let PopupRequest { operation, body, credential, .. } = request;
+        let FrequentRequest { operation, body, credential, .. } = request;
         WholeRequest { operation, credential: credential.map(here), body: here(body) }
     }
 
@@ -71,6 +75,7 @@ impl WholeRequest {
 pub(super) enum Answer {
     Decided(PopupAnswer),
     Reported(PopupEventsAccepted),
+    Pushed(StatusCode, PushAnswer),
     FromLeader(Response),
 }
 
@@ -114,7 +119,7 @@ impl<'a> Callers<'a> {
         let credential = request.credential(read);
         self.check(credential, || {
             let found = api.authenticate_header(credential, operation.name(), Some(activity))?;
-            found.scopes.check(operation.needs())?;
+            operation.check(&found)?;
             Ok(found.actor)
         })
     }
@@ -127,27 +132,26 @@ impl<'a> Callers<'a> {
         answered.await.unwrap_or_else(panicked)
     }
 
-    /// Answers requests of another node, none of which waits for another.
-    pub(super) async fn answer_side_by_side(
+    /// Answers a request of another node, apart from the bytes that were read.
+    pub(super) fn answer_forwarded(
         &mut self,
         read: &[u8],
-        requests: &[WholeRequest],
-    ) -> Vec<Result<Answer, Refusal>> {
-        let api = self.api;
-        let mut answers = Vec::with_capacity(requests.len());
-        for request in requests {
-            let actor = catch_panic(async { self.authenticate(read, request) }).await;
-            let answered = catch_panic(async move {
-                let actor = actor.unwrap_or_else(panicked)?;
+        request: &WholeRequest,
+    ) -> impl Future<Output = Result<Answer, Refusal>> + Send + use<'a> {
+        let (api, operation) = (self.api, request.operation);
+        let actor = std::panic::catch_unwind(AssertUnwindSafe(|| self.authenticate(read, request)));
+        let body = read[request.body.clone()].to_owned();
+        async move {
+            let answered = catch_panic(async {
+                let actor = actor.unwrap_or_else(|panic| panicked(panic_text(&*panic)))?;
                 // A request is forwarded once.
-                if api.is_led_by_another_node(Function::Popups) {
+                if api.is_led_by_another_node(operation.function()) {
                     return Err(does_not_lead());
                 }
-                answer(api, &actor, request.operation, &read[request.body.clone()]).await
+                answer(api, &actor, operation, &body).await
             });
-            answers.push(answered);
+            answered.await.unwrap_or_else(panicked)
         }
-        join_all(answers).await.into_iter().map(|answer| answer.unwrap_or_else(panicked)).collect()
     }
 
     /// Has the leader answer a request. `None`: the library forwards it.
@@ -157,7 +161,7 @@ impl<'a> Callers<'a> {
             let credential = request.credential(read);
             self.check(credential, || api.check_credential(credential, Some(activity)))?;
             let (credential, body) = (credential.unwrap_or_default(), &read[request.body.clone()]);
-            let response = api.ask_for_popups(&Request { operation, credential, body }).await?;
+            let response = api.ask_leader(&Request { operation, credential, body }).await?;
             Ok(response.map(Answer::FromLeader))
         });
         answered.await.unwrap_or_else(panicked)
@@ -171,6 +175,11 @@ async fn answer(api: &Api, actor: &Actor, operation: Operation, body: &[u8]) -> 
         Operation::Report => {
             let PopupEvents { events } = parse(body)?;
             Ok(Answer::Reported(api.engine.report_popup_events(caller, events).await?))
+        }
+        Operation::Push => {
+            // Boxed: its state is large, and no part of that of every connection.
+            let (status, answer) = Box::pin(accept_push(api, parse(body)?)).await?;
+            Ok(Answer::Pushed(status, answer))
         }
     }
 }

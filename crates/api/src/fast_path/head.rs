@@ -1,6 +1,7 @@
 //! Recognises the requests of the fast path in the bytes of a connection, and gives up all others.
 
 use crate::{
+    audit::AUTHOR,
     forward::FORWARDED,
     pipelines::{Operation, REQUEST_BYTES_MAX},
     websocket_upgrade::is_key,
@@ -10,9 +11,10 @@ use std::ops::Range;
 use tungstenite::handshake::derive_accept_key;
 
 /// The request lines that are served here.
-const REQUEST_LINES: [(&[u8], Line); 3] = [
-    (Operation::Decide.request_line(), Line::Popup(Operation::Decide)),
-    (Operation::Report.request_line(), Line::Popup(Operation::Report)),
+const REQUEST_LINES: [(&[u8], Line); 4] = [
+    (Operation::Decide.request_line(), Line::Frequent(Operation::Decide)),
+    (Operation::Report.request_line(), Line::Frequent(Operation::Report)),
+    (Operation::Push.request_line(), Line::Frequent(Operation::Push)),
     (b"GET /v1/connect HTTP/1.1\r\n", Line::Upgrade),
 ];
 /// The most headers of a request. A request with more goes to the library.
@@ -21,7 +23,7 @@ const HEADERS_MAX: usize = 32;
 /// What a request line asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
-    Popup(Operation),
+    Frequent(Operation),
     /// A WebSocket.
     Upgrade,
 }
@@ -32,7 +34,7 @@ pub(super) enum Next {
     /// Too few bytes to tell, or a part of a request.
     Incomplete,
     /// A complete request.
-    Request(PopupRequest),
+    Request(FrequentRequest),
     /// A complete handshake of a WebSocket.
     Upgrade(Upgrade),
     /// A request for the library.
@@ -41,7 +43,7 @@ pub(super) enum Next {
 
 /// A complete request in the bytes that were read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct PopupRequest {
+pub(super) struct FrequentRequest {
     pub(super) operation: Operation,
     pub(super) body: Range<usize>,
     /// The value of the `Authorization` header.
@@ -82,7 +84,7 @@ pub(super) fn next(read: &[u8]) -> Next {
         Ok(httparse::Status::Partial) | Err(_) => return Next::Other,
     };
     let operation = match asked {
-        Line::Popup(operation) => operation,
+        Line::Frequent(operation) => operation,
         Line::Upgrade => return upgrade(request.headers, body).map_or(Next::Other, Next::Upgrade),
     };
     let (mut length, mut credential, mut hosts) = (None, None, 0);
@@ -116,6 +118,9 @@ pub(super) fn next(read: &[u8]) -> Next {
             is_forwarded = true;
         } else if is("transfer-encoding") || is("content-encoding") || is("expect") || is("upgrade") {
             return Next::Other;
+        } else if is(AUTHOR.as_str()) && operation == Operation::Push {
+            // The library writes the audit log.
+            return Next::Other;
         }
     }
     if hosts != 1 {
@@ -128,7 +133,7 @@ pub(super) fn next(read: &[u8]) -> Next {
     if read.len() < end {
         return Next::Incomplete;
     }
-    Next::Request(PopupRequest { operation, body: body..end, credential, has_origin, is_forwarded })
+    Next::Request(FrequentRequest { operation, body: body..end, credential, has_origin, is_forwarded })
 }
 
 /// The handshake of these headers, which end at `length`. `None`: the library knows what to answer.
@@ -182,9 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn a_popup_request_is_complete_with_the_last_byte_of_its_body() {
+    fn a_request_is_complete_with_the_last_byte_of_its_body() {
         for (line, asked) in REQUEST_LINES {
-            let Line::Popup(operation) = asked else { continue };
+            let Line::Frequent(operation) = asked else { continue };
             let head = "Host: x\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\n";
             let request = [line, head.as_bytes(), b"{}"].concat();
             for read in 0..request.len() {

@@ -45,6 +45,7 @@ pub(super) fn finish(
     let latency = match operation {
         Operation::Decide => &api.http_metrics.decisions,
         Operation::Report => &api.http_metrics.reports,
+        Operation::Push => &api.http_metrics.pushes,
     };
     latency.observe(status, began.elapsed());
     status
@@ -66,6 +67,11 @@ pub(super) fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, 
         Ok(Answer::Reported(accepted)) => {
             let json = serde_json::to_vec(&accepted).unwrap_or_default();
             (StatusCode::ACCEPTED, put_json(out, "202 Accepted", &json, date))
+        }
+        Ok(Answer::Pushed(status, answer)) => {
+            let json = serde_json::to_vec(&answer).unwrap_or_default();
+            let line = if status == StatusCode::OK { "200 OK" } else { "202 Accepted" };
+            (status, put_json(out, line, &json, date))
         }
         Ok(Answer::FromLeader(response)) => {
             out.extend_from_slice(&response.bytes);

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
     future::poll_fn,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -20,6 +20,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, mpsc, oneshot},
+    task::yield_now,
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
@@ -146,7 +147,7 @@ enum End {
 pub(super) async fn run(host: String, mut jobs: mpsc::Receiver<Job>, pause: Arc<Pause>) {
     let connected = timeout(CONNECT_TIMEOUT, connect(&host)).await;
     let Ok(Ok(stream)) = connected else {
-        tracing::debug!(host, "no connection to the leader of popups");
+        tracing::debug!(host, "no connection to a leader");
         pause.begin(Instant::now());
         // Other connections may be fine; where there is none, the pause says so.
         return give_back(&mut jobs).await;
@@ -154,7 +155,7 @@ pub(super) async fn run(host: String, mut jobs: mpsc::Receiver<Job>, pause: Arc<
     let mut connection = Connection::new(stream);
     let end = poll_fn(|context| connection.poll(context, &mut jobs, &pause)).await;
     if let End::Failed(why) = end {
-        tracing::debug!(host, why, "a connection to the leader of popups failed");
+        tracing::debug!(host, why, "a connection to a leader failed");
         pause.begin(Instant::now());
     }
     // Before anybody is told: who sends again at once is not to come back here.
@@ -203,6 +204,8 @@ struct Connection<S> {
     /// The leader has said that it executes nothing more on this connection (RFC 9112, 9.6).
     has_said_last: bool,
     idle_since: Instant,
+    /// What waits is written when all tasks that are ready have run: they may send more.
+    has_yielded: bool,
     /// Nobody sends any more.
     is_released: bool,
     timer: Pin<Box<Sleep>>,
@@ -223,6 +226,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             has_answered: false,
             has_said_last: false,
             idle_since: now,
+            has_yielded: false,
             is_released: false,
             timer: Box::pin(sleep_until(now + ANSWER_TIMEOUT)),
         }
@@ -331,8 +335,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if self.out_written == self.out.len() {
                 self.out.clear();
                 self.out_written = 0;
+                self.has_yielded = false;
+            }
+            if self.out_written == 0 {
                 self.take(context, jobs);
                 if self.out.is_empty() {
+                    return Poll::Pending;
+                }
+                if !std::mem::replace(&mut self.has_yielded, true) {
+                    // It wakes this task behind those that are ready.
+                    let _ = pin!(yield_now()).poll(context);
                     return Poll::Pending;
                 }
             }

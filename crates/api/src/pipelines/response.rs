@@ -1,5 +1,6 @@
 //! Splits what came on a connection into responses.
 
+use axum::{body::Body, http};
 use tidings_protocol::limits::POPUP_BYTES_MAX;
 
 /// The most headers of a response.
@@ -18,6 +19,20 @@ pub(crate) struct Response {
     pub(crate) bytes: Vec<u8>,
     /// Where the body begins.
     pub(crate) body: usize,
+}
+
+impl Response {
+    /// The response as the HTTP library has it. `None`: it has a header that the library does not take.
+    pub(crate) fn into_http(mut self) -> Option<http::Response<Body>> {
+        let body = self.bytes.split_off(self.body);
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut parsed = httparse::Response::new(&mut headers);
+        parsed.parse(&self.bytes).ok()?;
+        let response = http::Response::builder().status(self.status);
+        let response =
+            parsed.headers.iter().fold(response, |response, header| response.header(header.name, header.value));
+        response.body(Body::from(body)).ok()
+    }
 }
 
 /// The first response of some bytes.

@@ -44,6 +44,7 @@ pub use asyncapi::asyncapi;
 pub(crate) use event_streams::{STREAM_PATHS, StreamBind};
 pub(crate) use messages::send_message;
 pub(crate) use popup_decisions::decide_popup;
+pub(crate) use push::accept_push;
 pub use settings::{SettingSource, SettingView};
 
 use crate::{Api, console, problem::RefusalResponse};

@@ -13,9 +13,12 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_protocol::http::{
-    DeviceDetails, DeviceState, PushAnswer, PushDevicePage, PushListQuery, PushPage, PushRequest, PushStatus, SetTags,
-    UserDevices,
+use tidings_protocol::{
+    error::Refusal,
+    http::{
+        DeviceDetails, DeviceState, PushAnswer, PushDevicePage, PushListQuery, PushPage, PushRequest, PushStatus,
+        SetTags, UserDevices,
+    },
 };
 
 /// Push to devices.
@@ -32,17 +35,23 @@ pub(super) async fn send_push(
     _: AppServer,
     Json(request): BatchJson<PushRequest>,
 ) -> AnswerResult<PushAnswer> {
+    let (status, answer) = accept_push(&api, request).await?;
+    Ok(Answer(status, answer))
+}
+
+/// Accepts a push of an app server, or answers whom it would reach.
+pub(crate) async fn accept_push(api: &Api, request: PushRequest) -> Result<(StatusCode, PushAnswer), Refusal> {
     if request.fallback.is_some() {
         api.notifications.require_providers()?;
     }
     if request.dry_run {
         let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.reach(engine.push.prepare(request)?);
-        return Ok(Answer::ok(PushAnswer::Reach { reach: api.read(read).await? }));
+        return Ok((StatusCode::OK, PushAnswer::Reach { reach: api.read(read).await? }));
     }
     let prepared = api.read(move |engine| engine.push.prepare(request)).await?;
     let accepted = api.engine.push.accept(prepared).await?;
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok(Answer(status, PushAnswer::Accepted(accepted)))
+    Ok((status, PushAnswer::Accepted(accepted)))
 }
 
 /// Pushes, the newest first; ended ones as long as they are kept (`push.kept_days`).

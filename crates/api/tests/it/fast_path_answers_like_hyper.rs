@@ -92,6 +92,10 @@ fn first_answer(bytes: &[u8]) -> Option<(Answer, &[u8])> {
         body = format!("{before}{after}");
         headers.remove("content-length");
     }
+    // The servers have the time of the machine.
+    if let Some((before, after)) = body.split_once("\"expires_at\":") {
+        body = format!("{before}{}", after.trim_start_matches(|digit: char| digit.is_ascii_digit()));
+    }
     Some((Answer { status, headers: headers.into_iter().collect(), body }, rest))
 }
 
@@ -185,7 +189,7 @@ impl Generator {
     fn body(&mut self) -> String {
         let user = self.pick(&["alice", "bob", "carol", "u1", "u2", "a b", ""]);
         let placement = self.pick(&["home", "home", "once", "nowhere"]);
-        match self.random.random_range(0..12) {
+        match self.random.random_range(0..14) {
             0 => String::new(),
             1 => "{\"user\":".into(),
             2 => format!(r#"{{"user":"{user}","placement":"home","colour":1}}"#),
@@ -196,6 +200,8 @@ impl Generator {
                 let length = self.pick(&[1_000, 3_000, 40_000, 80_000]);
                 format!(r#"{{"user":"{user}","placement":"home","attributes":{{"a":"{}"}}}}"#, "x".repeat(length))
             }
+            6 => r#"{"to":{"all":true},"type":"t","body":1,"dry_run":true}"#.into(),
+            7 => format!(r#"{{"to":{{"users":["{user}"]}},"type":"t","body":1,"client_push_id":"{placement}"}}"#),
             _ => format!(r#"{{"user":"{user}","placement":"{placement}"}}"#),
         }
     }
@@ -280,7 +286,7 @@ impl Generator {
             headers.swap(last, self.random.random_range(0..=last));
         }
         let (mut method, mut version) = ("POST", "HTTP/1.1");
-        let mut target = self.pick(&["/v1/popups/decide", "/v1/popups/decide", "/v1/popup-events"]);
+        let mut target = self.pick(&["/v1/popups/decide", "/v1/popups/decide", "/v1/popup-events", "/v1/push"]);
         if self.one_in(4) {
             method = self.pick(&["POST", "POST", "post", "Post", "PATCH", "P", "POST "]);
             target = self.pick(&[

@@ -105,6 +105,42 @@ fn fast_path_and_router_give_the_same_responses() {
         };
         assert_eq!(report(""), report(LIBRARY), "{name}");
     }
+    let to_ann = r#"{"to":{"users":["ann"]},"type":"t","body":1,"client_push_id":"p"}"#;
+    for (name, status, credential, body) in [
+        ("no key", 401, None, to_ann),
+        ("a user's token", 403, Some(token("alice").as_str()), to_ann),
+        ("a push", 202, Some(API_KEY), to_ann),
+        ("a retry", 200, Some(API_KEY), to_ann),
+        (
+            "another push of the name",
+            409,
+            Some(API_KEY),
+            r#"{"to":{"all":true},"type":"t","body":1,"client_push_id":"p"}"#,
+        ),
+        ("a dry run", 200, Some(API_KEY), r#"{"to":{"all":true},"type":"t","body":1,"dry_run":true}"#),
+        ("no JSON", 400, Some(API_KEY), bad_json),
+        ("nobody", 422, Some(API_KEY), r#"{"to":{},"type":"t","body":1}"#),
+        (
+            "a fallback without a template",
+            422,
+            Some(API_KEY),
+            r#"{"to":{"all":true},"type":"t","body":1,"fallback":{"after_s":60}}"#,
+        ),
+    ] {
+        let push = |more: &str| {
+            let mut connection = Connection::open(&server);
+            let request = question(credential, more, body).replace("popups/decide", "push");
+            connection.0.write_all(request.as_bytes()).unwrap();
+            connection.read()
+        };
+        let first = push("");
+        assert_eq!(first.status, status, "{name}: {first:?}");
+        if name == "a push" {
+            assert_eq!(push(LIBRARY).status, 200, "it is known by its name");
+        } else {
+            assert_eq!(push(LIBRARY), first, "{name}");
+        }
+    }
     // The first of two requests gets the popup, whichever path it takes.
     for (user, first, second) in [("u1", "", LIBRARY), ("u2", LIBRARY, "")] {
         let body = format!(r#"{{"user":"{user}","placement":"home"}}"#);

@@ -10,6 +10,7 @@
 //! A relay thread has one link to each shard of each core: no lock and no thread in between. When a link is lost, or silent
 //! for longer than the lease, its sessions end; their devices receive what they missed when the relay opens them again.
 
+pub(crate) mod delay;
 pub(crate) mod handshake;
 pub(crate) mod packet;
 
@@ -121,6 +122,8 @@ pub(crate) struct VirtualStream {
     /// The connection's id here, which is announced to the relay before the first byte.
     pub session: u64,
     pub announced: bool,
+    /// How long it had waited to be opened here.
+    pub waited_ms: u32,
 }
 
 impl VirtualStream {

@@ -26,7 +26,8 @@ pub(crate) enum PacketKind {
     Data = 2,
     /// Up, by the id at the core: the connection has ended.
     Closed = 3,
-    /// Either way: the sender is alive.
+    /// Either way: the sender is alive. Up, the id is the relay's own time in milliseconds, so that the core knows how long the packets
+    /// behind it have waited; 0 from an earlier relay.
     Ping = 4,
     /// Down, by the id at the relay: the connection's id at the core.
     Opened = 5,

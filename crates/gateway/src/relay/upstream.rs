@@ -5,7 +5,7 @@ use crate::{
         LinkBuffer,
         packet::{self, PacketKind},
     },
-    timer_wheel::ticks,
+    timer_wheel::{TICK, ticks},
 };
 use mio::{Interest, Registry, Token, net::TcpStream};
 use std::{
@@ -22,6 +22,8 @@ pub(super) struct Upstream {
     pub readable: bool,
     last_heard: u32,
     last_sent: u32,
+    /// When the core was told the time last.
+    timed: Option<u32>,
     lease: u32,
 }
 
@@ -44,6 +46,7 @@ impl Upstream {
             readable: true,
             last_heard: tick,
             last_sent: tick,
+            timed: None,
             lease: ticks(lease),
         })
     }
@@ -60,6 +63,19 @@ impl Upstream {
     pub(super) fn put(&mut self, kind: PacketKind, id: u64, payload: &[u8]) {
         self.is_urgent = true;
         self.out.put(kind, id, payload);
+    }
+
+    /// Puts a device's bind, behind the time: the core must know how long the device has waited.
+    pub(super) fn put_open(&mut self, tick: u32, id: u64, payload: &[u8]) {
+        if self.timed != Some(tick) {
+            self.put_time(tick);
+        }
+        self.put(PacketKind::Open, id, payload);
+    }
+
+    fn put_time(&mut self, tick: u32) {
+        self.timed = Some(tick);
+        self.put(PacketKind::Ping, 1 + u64::from(tick) * TICK.as_millis() as u64, &[]);
     }
 
     /// Puts a device's acknowledgement, which waits a moment for those of others: after a push to many they all come at once.
@@ -112,8 +128,9 @@ impl Upstream {
         if tick > self.last_heard + self.lease {
             return Err(ErrorKind::TimedOut.into());
         }
-        if tick >= self.last_sent + (self.lease / 3).max(1) {
-            self.put(PacketKind::Ping, 0, &[]);
+        // The first, while nothing waits, is what later ones are compared with.
+        if self.timed.is_none() || tick >= self.last_sent + (self.lease / 3).max(1) {
+            self.put_time(tick);
         }
         if self.out.is_due(!self.is_urgent, now) {
             self.last_sent = tick;

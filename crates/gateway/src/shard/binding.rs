@@ -5,12 +5,12 @@
 //! Unbound ── bind, token accepted ──▶ (the user's shard) Binding ── memberships, missed entries ──▶ Live
 //! ```
 
-use super::{FrameOutcome, Shard, decoding::missing_field};
+use super::{FrameOutcome, Shard, decoding::missing_field, links::waited_too_long};
 use crate::{
     commands::{Command, MovedConnection},
     connection::{PendingBind, Phase, SessionBinding},
     session_config::{SessionConfig, silence_max},
-    transport::Protocol,
+    transport::{Protocol, Transport},
 };
 use std::{borrow::Cow, num::NonZeroU64};
 use tidings_domain::push_store::DeviceNo;
@@ -26,6 +26,9 @@ use tidings_protocol::{
     limits::TYPE_BYTES_MAX,
 };
 use tidings_push::Register;
+
+/// A bind that has waited for so long may have been overtaken by one that its device has sent since, to another node.
+const LATE_MS: u64 = 1_000;
 
 /// The fields of a bind, of either protocol.
 pub(super) struct BindFields<'a> {
@@ -84,6 +87,11 @@ impl<'a> BindFields<'a> {
 impl Shard {
     /// The first frame of a connection. `following` is what was read after it.
     pub(super) fn handle_bind(&mut self, key: usize, fields: BindFields<'_>, following: &[u8]) -> FrameOutcome {
+        if self.connections[key].read_closed {
+            // It must not end the session that its device has begun elsewhere meanwhile.
+            self.close(key, Refusal::new(ErrorCode::NodeUnavailable, "the client left before its bind was read"));
+            return FrameOutcome::Continue;
+        }
         let bind = match self.check_bind(key, &fields) {
             Ok(bind) => bind,
             Err(refusal) => {
@@ -133,7 +141,7 @@ impl Shard {
             user,
             device_id: device_id.into(),
             device_kind: self.parts.engine.presence.kind(device_kind),
-            since: self.parts.engine.clock.now_ms(),
+            since: self.parts.engine.clock.now_ms().saturating_sub(self.waited_ms(key)),
             pending: (app_version.is_some() || cursor.is_some()).then(|| {
                 Box::new(PendingBind { app_version: app_version.map(Into::into), cursor, ..PendingBind::default() })
             }),
@@ -150,6 +158,22 @@ impl Shard {
         })
     }
 
+    /// How long the client has waited for its bind to be read, behind a relay.
+    fn waited_ms(&self, key: usize) -> u64 {
+        match &self.connections[key].transport {
+            Transport::Link(end) => end.waited_ms.into(),
+            Transport::Plain(_) | Transport::Tls(_) => 0,
+        }
+    }
+
+    /// Whether the device began a session after this bind was sent, which has waited since. The client of the bind may have left for it.
+    fn is_overtaken(&self, bind: &SessionBinding) -> bool {
+        let presence = &self.parts.engine.presence;
+        let waited_ms = self.parts.engine.clock.now_ms().saturating_sub(bind.since);
+        let is_later = |other: &PresenceSession| other.device_id == bind.device_id && other.since > bind.since;
+        waited_ms >= LATE_MS && presence.sessions_of(bind.user.no).iter().any(is_later)
+    }
+
     /// Makes the connection a session of its user, on the user's own shard.
     pub(super) fn begin_bind(&mut self, key: usize, mut bind: SessionBinding, heartbeat_ms: u32) {
         if self.connections[key].phase != Phase::Unbound {
@@ -159,6 +183,10 @@ impl Shard {
         // was looked up with the token may be older than it.
         if let Err(refusal) = self.check_user_of(&bind) {
             self.close(key, refusal);
+            return;
+        }
+        if self.is_overtaken(&bind) {
+            self.close(key, waited_too_long());
             return;
         }
         let user = bind.user.no;

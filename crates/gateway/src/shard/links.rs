@@ -5,6 +5,7 @@ use crate::{
     connection::{Connection, Phase},
     link::{
         LINK_TOKENS, LinkBuffer, RelayThread, SessionNodes, VirtualStream,
+        delay::LinkDelay,
         packet::{self, Packet, PacketKind},
     },
     timer_wheel::{TICK, ticks},
@@ -23,6 +24,8 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// How often a shard looks which nodes take sessions.
 const NODES_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// When a device whose bind has waited for too long connects again, at the earliest.
+const LATE_RETRY_MS: u64 = 1_000;
 /// Reads of one link before other links have their turn.
 const READS_PER_TURN: usize = 4;
 
@@ -35,6 +38,7 @@ pub(super) struct Link {
     /// The nodes that take sessions, as the relay was told last. `None`: it is not told.
     nodes_told: Option<Vec<u8>>,
     pub readable: bool,
+    delay: LinkDelay,
     last_heard: u32,
     last_sent: u32,
     lease: u32,
@@ -50,6 +54,13 @@ fn those_that_left(bytes: &[u8]) -> FxHashSet<u64> {
         Some(packet)
     });
     packets.filter(|packet| packet.kind == PacketKind::Left).map(|packet| packet.id).collect()
+}
+
+/// The refusal of a bind that the core comes to late.
+pub(super) fn waited_too_long() -> Refusal {
+    let retry_after_ms = LATE_RETRY_MS + rand::random_range(0..=LATE_RETRY_MS);
+    Refusal::new(ErrorCode::NodeUnavailable, "the bind has waited for too long; connect again")
+        .retry_after(retry_after_ms)
 }
 
 impl Shard {
@@ -87,6 +98,7 @@ impl Shard {
             partial: Vec::new(),
             nodes_told: follows_cores.then(Vec::new),
             readable: true,
+            delay: LinkDelay::default(),
             last_heard: tick,
             last_sent: tick,
             lease: ticks(lease),
@@ -161,8 +173,15 @@ impl Shard {
             PacketKind::Open => {
                 let (protocol, frames) = payload.split_first()?;
                 let protocol = if *protocol == 0 { Protocol::WebSocket } else { Protocol::Miop };
-                let key = self.register_virtual(self.links[index].relay, id, protocol)?;
-                self.handle_virtual_frames(key, frames);
+                let now_ms = self.started.elapsed().as_millis() as u64;
+                let (relay, waited_ms) = (self.links[index].relay, self.links[index].delay.waited_ms(now_ms));
+                let key = self.register_virtual(relay, id, protocol, waited_ms)?;
+                if waited_ms < self.parts.config.bind_timeout.as_millis() as u64 {
+                    self.handle_virtual_frames(key, frames);
+                } else {
+                    // The relay has given it up, or is about to: it may be bound elsewhere by now.
+                    self.close(key, waited_too_long());
+                }
             }
             PacketKind::Data => {
                 let Some(key) = self.find_virtual(index, id) else { return Some(()) };
@@ -177,6 +196,10 @@ impl Shard {
                 }
             }
             PacketKind::Sessions => self.receive_session_list(index, id, payload),
+            PacketKind::Ping if id != 0 => {
+                let now_ms = self.started.elapsed().as_millis() as u64;
+                self.links[index].delay.note(id, now_ms);
+            }
             PacketKind::Ping | PacketKind::Left => {}
             _ => return None,
         }
@@ -200,7 +223,13 @@ impl Shard {
     }
 
     /// Registers a connection behind the relay thread's link to this shard, if the link exists.
-    pub(super) fn register_virtual(&mut self, relay: RelayThread, remote: u64, protocol: Protocol) -> Option<usize> {
+    pub(super) fn register_virtual(
+        &mut self,
+        relay: RelayThread,
+        remote: u64,
+        protocol: Protocol,
+        waited_ms: u64,
+    ) -> Option<usize> {
         let (_, link) = self.links.iter().find(|(_, link)| link.relay == relay)?;
         let out = link.out.clone();
         let tick = self.tick();
@@ -208,7 +237,8 @@ impl Shard {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let session = (self.generation << 32) | key as u64;
-        let end = VirtualStream { out, relay, remote, session, announced: false };
+        let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
+        let end = VirtualStream { out, relay, remote, session, announced: false, waited_ms };
         entry.insert(Connection::new(Transport::Link(Box::new(end)), protocol, session, tick));
         self.parts.engine.metrics.connections.inc();
         if self.draining {

@@ -4,11 +4,11 @@
 
 use crate::devices::*;
 use crate::support::*;
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tidings_client::session::Session;
 use tidings_domain::{function::Function, metrics::Metrics};
@@ -33,6 +33,7 @@ const BODY: &str = r#"{"n": "one \u00e9", "m": [1.0]}"#;
 /// A gateway in front of some nodes of a cluster.
 struct Gateway {
     relay: Arc<Relay>,
+    metrics: Arc<Metrics>,
     address: SocketAddr,
     _listener: StopHandle,
 }
@@ -53,8 +54,9 @@ impl Gateway {
             // One thread: what it does with its devices is what the gateway does.
             sessions: SessionConfig { shards: 1, ..sessions },
         };
-        let relay = Relay::start(config, Arc::new(Metrics::new())).unwrap();
-        let gateway = Gateway { address, _listener: listener.start(relay.clone()).unwrap(), relay };
+        let metrics = Arc::new(Metrics::new());
+        let relay = Relay::start(config, metrics.clone()).unwrap();
+        let gateway = Gateway { address, _listener: listener.start(relay.clone()).unwrap(), relay, metrics };
         until("it is attached", || gateway.relay.is_attached());
         gateway
     }
@@ -96,11 +98,16 @@ struct Node {
 impl Node {
     fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, link_lease: Duration) -> Node {
         let server = Server::node(name, store, bus);
+        let node = Node::of(server, link_lease);
+        let nodes = &node.server.engine.cluster.as_ref().unwrap().nodes;
+        nodes.announce_addresses(format!("http://{}", node.server.address), node.wire.address.to_string());
+        node
+    }
+
+    fn of(server: Server, link_lease: Duration) -> Node {
         let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: link_lease };
         let link = LinkListener::start(config, server.session_server.clone()).unwrap();
         let wire = Wire::to(link.address());
-        let nodes = &server.engine.cluster.as_ref().unwrap().nodes;
-        nodes.announce_addresses(format!("http://{}", server.address), wire.address.to_string());
         let devices = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
         Node { devices, link, wire, server }
     }
@@ -381,36 +388,99 @@ fn a_device_that_leaves_while_a_node_opens_it_leaves_no_session_there() {
     drop(gateway);
 }
 
-#[test]
-fn a_device_that_gave_up_waiting_for_a_node_stays_where_it_went() {
+/// A device that waits for a node, leaves, and binds at the other one. Then the node reads what it was sent: that the device has left it
+/// reads together with the bind, or later.
+fn gives_up_waiting_and_goes_elsewhere(hears_of_it_with_the_bind: bool) {
     let cluster = Cluster::new();
-    let ([one, other], gateway, [mut ann, mut ben]) = two_with_a_device_each(&cluster, Duration::from_secs(60));
-    one.server.users(&["cid", "dan"]);
-    // The other one is to have the fewest devices.
-    ben.write(&Frame::Unbind { reason: None });
-    until("its device has left", || other.sessions() == 0);
+    let ([one, other], gateway, [mut ann, ben]) = two_with_a_device_each(&cluster, Duration::from_secs(60));
+    one.server.users(&["cid", "dan", "eve"]);
+    // The other one is to have the fewest devices, and one whose frames can be long.
+    let (mut stay, mut leave) = (Vec::new(), vec![ben]);
+    for user in &users()[..6] {
+        let had = other.sessions();
+        let device = device(gateway.address, user, wants::PUSH);
+        if other.sessions() > had { &mut leave } else { &mut stay }.push(device);
+    }
+    leave.iter_mut().for_each(|device| device.write(&Frame::Unbind { reason: None }));
+    drop(leave);
+    until("its devices have left", || other.sessions() == 0 && gateway.metrics.connections.get() == one.sessions());
+    let mut eve = talks(gateway.address, "eve");
+    assert_eq!(other.sessions(), 1);
     other.wire.hold_up(true);
+    let began = Instant::now();
     let mut early = Device::new(connect(gateway.address));
     let [cids, dans] = ["cid", "dan"].map(token);
     let bind = |token| Bind { version: VERSION, token, device_id: "d1", wants: Some(wants::PUSH), ..Bind::default() };
     early.write(&Frame::Bind(bind(&cids)));
+    if !hears_of_it_with_the_bind {
+        let bound = one.sessions() + other.sessions();
+        until("the gateway has the device", || gateway.metrics.connections.get() == bound + 1);
+        ann.is_alive();
+        // More than a node reads at once.
+        let body = "x".repeat(100_000);
+        for _ in 0..4 {
+            let send = json!({"t": "send", "ref": 1, "to": "ann", "client_msg_id": "m", "body": body}).to_string();
+            eve.write(&Frame::Chat { json: send.as_bytes() });
+        }
+        eve.is_alive();
+    }
     early.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(early.next(|_| ()).unwrap(), None, "it has left");
     // The gateway's thread has written what it had.
     ann.is_alive();
     let mut cid = device(one.devices.address, "cid", wants::PUSH);
     until("the other one knows", || other.server.online("cid") == 1);
+    if !hears_of_it_with_the_bind {
+        until("the bind has waited", || began.elapsed() > Duration::from_millis(1_500));
+    }
     // What the other one opens it keeps, as the gateway does not hear of it.
     other.wire.hold_back(true);
     other.wire.hold_up(false);
     let mut dan = Device::new(connect(gateway.address));
     dan.write(&Frame::Bind(bind(&dans)));
     until("the one knows what the other one has bound", || one.server.online("dan") == 1);
-    assert_eq!(other.sessions(), 1);
+    assert_eq!(other.sessions(), 2);
     let leader = if one.leads() { &one } else { &other };
     let push = leader.push_to("cid");
     assert_eq!(pushed(&mut cid), push);
     other.wire.hold_back(false);
+    drop(stay);
+}
+
+#[test]
+fn a_device_that_gave_up_waiting_for_a_node_stays_where_it_went() {
+    gives_up_waiting_and_goes_elsewhere(true);
+}
+
+#[test]
+fn a_node_that_reads_a_bind_late_ends_no_later_session_of_the_device() {
+    gives_up_waiting_and_goes_elsewhere(false);
+}
+
+#[test]
+fn a_node_opens_no_device_that_its_gateway_has_given_up() {
+    let bind_timeout = Duration::from_secs(1);
+    let sessions = || SessionConfig { bind_timeout, ..session_config() };
+    let node = Node::of(Server::with(sessions(), Arc::new(MemoryStore::default())), Duration::from_secs(60));
+    node.server.users(&["ann", "ben"]);
+    let gateway = Gateway::start_with("east", &[&node], sessions());
+    let _ann = device(gateway.address, "ann", wants::PUSH);
+    node.wire.hold_up(true);
+    let began = Instant::now();
+    let mut early = Device::new(connect(gateway.address));
+    early.bind("ben");
+    early.expect(|frame| match frame {
+        Frame::Error(error) => assert_eq!((error.code, error.retry_after_ms.is_some()), ("node_unavailable", true)),
+        other => panic!("{other:?}"),
+    });
+    until("the bind has waited for longer than a device does", || began.elapsed() > bind_timeout * 3 / 2);
+    let metrics = &node.server.engine.metrics;
+    let refused =
+        || metrics.render().lines().any(|line| line.contains("code=\"node_unavailable\"") && !line.ends_with(" 0"));
+    let (had, refused_before) = (metrics.sessions_opened.get(), refused());
+    node.wire.hold_up(false);
+    until("the node refuses the bind", refused);
+    assert_eq!((metrics.sessions_opened.get(), refused_before), (had, false), "it begins no session");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Questions and events of popups that reach a node which does not lead go to the leader on few connections, many at once. Clients
-//! see no difference.
+//! Questions and events of popups, and pushes, that reach a node which does not lead go to the leader on few connections, many at once.
+//! Clients see no difference.
 // Slow: left out by `make test-quick`.
 
 use crate::{
@@ -184,6 +184,8 @@ fn answers_are_those_of_the_leader_byte_by_byte() {
     let event = json!({"events": [{"id": "e", "type": "click", "decision": shown["decision"]}]}).to_string();
     let ask = |credential: &str, body: &str| request("/v1/popups/decide", credential, body);
     let report = |credential: &str, body: &str| request("/v1/popup-events", credential, body);
+    let push = |credential: &str, body: &str| request("/v1/push", credential, body);
+    let to_ann = |more: &str| format!(r#"{{"to":{{"users":["ann"]}},"type":"t","body":"{}"{more}}}"#, "x".repeat(100));
     let at_home = r#"{"placement":"home"}"#;
     let events = |count: usize, more: usize| {
         let event = |n| json!({"id": format!("{n}"), "type": "custom", "name": "n", "user": "ann", "properties": {"a": "x".repeat(more)}});
@@ -207,6 +209,20 @@ fn answers_are_those_of_the_leader_byte_by_byte() {
         ("a token of another's", 401, ask(&format!("{}x", token("ann")), at_home)),
         ("no body", 400, ask(API_KEY, "")),
         ("a long report", 202, report(API_KEY, &events(100, 400))),
+        ("a push", 200, push(API_KEY, &to_ann(r#","client_push_id":"p""#))),
+        ("another push of the name", 409, push(API_KEY, &to_ann(r#","client_push_id":"p","ttl_s":9"#))),
+        ("a dry run", 200, push(API_KEY, &to_ann(r#","dry_run":true"#))),
+        ("a push to nobody", 422, push(API_KEY, r#"{"to":{},"type":"t","body":1}"#)),
+        ("a user's push", 403, push(&token("ann"), &to_ann(""))),
+        ("a push without a credential", 401, push("", &to_ann(""))),
+        (
+            "a long push",
+            200,
+            push(
+                API_KEY,
+                &json!({"to": {"users": vec!["ann"; 9_000]}, "type": "t", "body": 1, "dry_run": true}).to_string(),
+            ),
+        ),
         ("too many events", 413, report(API_KEY, &events(1_001, 1))),
         ("a report of more than a mebibyte", 202, report(API_KEY, &events(1_000, 1_000))),
         (
@@ -268,6 +284,7 @@ fn a_leader_answers_any_number_of_forwarded_requests_in_their_order() {
     popups(&first);
     let from_node = |request: String| request.replace("Host", "Tidings-Forwarded: b\r\nHost");
     let event = json!({"events": [{"id": "e", "type": "custom", "name": "n", "user": "ann"}]}).to_string();
+    let push = r#"{"to":{"users":["ann"]},"type":"t","body":1}"#;
     let mut sent = String::new();
     let mut expected = Vec::new();
     for n in 0..300 {
@@ -278,6 +295,7 @@ fn a_leader_answers_any_number_of_forwarded_requests_in_their_order() {
             2 => (from_node(request("/v1/popups/decide", "wrong", "{}")), "HTTP/1.1 401 ".to_owned()),
             // One of a client's own.
             3 => (question("ann", "nowhere"), "HTTP/1.1 204 ".to_owned()),
+            4 => (from_node(request("/v1/push", API_KEY, push)), "HTTP/1.1 202 ".to_owned()),
             _ => (from_node(question("ann", &format!("p{placement}"))), format!("\"title\":\"title {placement}\"")),
         };
         sent += &request;

@@ -23,6 +23,7 @@ mod each_persona_may_do_what_the_page_says;
 mod event_stream;
 mod every_node_knows_who_is_online;
 mod followers_stay_unknown_to_each_other;
+mod frequent_requests_are_forwarded_in_pipelines;
 mod functions_are_spread_over_nodes;
 mod history_is_paged_by_cursors;
 mod json_depth_is_limited_at_every_listener;
@@ -33,7 +34,6 @@ mod nodes_share_one_order;
 #[path = "support/offline_push_app.rs"]
 mod offline_push_app;
 mod one_user_takes_few_places;
-mod popups_are_forwarded_in_pipelines;
 mod popups_reach_sessions;
 mod presence_changes_reach_watchers;
 mod receipts_follow_marks_and_cursors;

@@ -239,6 +239,7 @@ impl RelayLoop {
 
     /// Opens the device's connection at a core, which has links.
     pub(super) fn open_at(&mut self, place: usize, key: usize, bind: &[u8]) {
+        let tick = self.tick();
         let (device, core) = (&mut self.devices[key], &mut self.cores.list[place]);
         device.core = Some(place as u16);
         core.devices += 1;
@@ -246,7 +247,7 @@ impl RelayLoop {
         let mut payload = Vec::with_capacity(bind.len() + 1);
         payload.push(1);
         payload.extend_from_slice(bind);
-        core.links[link].put(PacketKind::Open, device.id, &payload);
+        core.links[link].put_open(tick, device.id, &payload);
     }
 
     /// The device is no longer at its core, which is notified.
