@@ -127,6 +127,12 @@ impl Node {
         self.server.engine.metrics.sessions.get()
     }
 
+    /// Whether it has refused something with `node_unavailable`.
+    fn refuses_as_unavailable(&self) -> bool {
+        let of_code = |line: &str| line.contains("code=\"node_unavailable\"") && !line.ends_with(" 0");
+        self.server.engine.metrics.render().lines().any(of_code)
+    }
+
     fn push(&self, to: PushTo) -> u64 {
         let request = PushRequest {
             to,
@@ -393,8 +399,8 @@ fn a_device_that_leaves_while_a_node_opens_it_leaves_no_session_there() {
 fn gives_up_waiting_and_goes_elsewhere(hears_of_it_with_the_bind: bool) {
     let cluster = Cluster::new();
     let ([one, other], gateway, [mut ann, ben]) = two_with_a_device_each(&cluster, Duration::from_secs(60));
-    one.server.users(&["cid", "dan", "eve"]);
-    // The other one is to have the fewest devices, and one whose frames can be long.
+    one.server.users(&["cid", "dan", "eve", "fay"]);
+    // The other one is to have the fewest devices, and one behind each of its links whose frames can be long.
     let (mut stay, mut leave) = (Vec::new(), vec![ben]);
     for user in &users()[..6] {
         let had = other.sessions();
@@ -404,8 +410,8 @@ fn gives_up_waiting_and_goes_elsewhere(hears_of_it_with_the_bind: bool) {
     leave.iter_mut().for_each(|device| device.write(&Frame::Unbind { reason: None }));
     drop(leave);
     until("its devices have left", || other.sessions() == 0 && gateway.metrics.connections.get() == one.sessions());
-    let mut eve = talks(gateway.address, "eve");
-    assert_eq!(other.sessions(), 1);
+    let mut long = ["eve", "fay"].map(|user| talks(gateway.address, user));
+    assert_eq!(other.sessions(), 2);
     other.wire.hold_up(true);
     let began = Instant::now();
     let mut early = Device::new(connect(gateway.address));
@@ -418,11 +424,11 @@ fn gives_up_waiting_and_goes_elsewhere(hears_of_it_with_the_bind: bool) {
         ann.is_alive();
         // More than a node reads at once.
         let body = "x".repeat(100_000);
-        for _ in 0..4 {
-            let send = json!({"t": "send", "ref": 1, "to": "ann", "client_msg_id": "m", "body": body}).to_string();
-            eve.write(&Frame::Chat { json: send.as_bytes() });
+        let send = json!({"t": "send", "ref": 1, "to": "ann", "client_msg_id": "m", "body": body}).to_string();
+        for device in &mut long {
+            (0..4).for_each(|_| device.write(&Frame::Chat { json: send.as_bytes() }));
+            device.is_alive();
         }
-        eve.is_alive();
     }
     early.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(early.next(|_| ()).unwrap(), None, "it has left");
@@ -439,7 +445,8 @@ fn gives_up_waiting_and_goes_elsewhere(hears_of_it_with_the_bind: bool) {
     let mut dan = Device::new(connect(gateway.address));
     dan.write(&Frame::Bind(bind(&dans)));
     until("the one knows what the other one has bound", || one.server.online("dan") == 1);
-    assert_eq!(other.sessions(), 2);
+    assert_eq!(other.sessions(), 3);
+    assert_eq!(other.refuses_as_unavailable(), !hears_of_it_with_the_bind);
     let leader = if one.leads() { &one } else { &other };
     let push = leader.push_to("cid");
     assert_eq!(pushed(&mut cid), push);
@@ -474,13 +481,11 @@ fn a_node_opens_no_device_that_its_gateway_has_given_up() {
         other => panic!("{other:?}"),
     });
     until("the bind has waited for longer than a device does", || began.elapsed() > bind_timeout * 3 / 2);
-    let metrics = &node.server.engine.metrics;
-    let refused =
-        || metrics.render().lines().any(|line| line.contains("code=\"node_unavailable\"") && !line.ends_with(" 0"));
-    let (had, refused_before) = (metrics.sessions_opened.get(), refused());
+    let opened = || node.server.engine.metrics.sessions_opened.get();
+    let (had, refused_before) = (opened(), node.refuses_as_unavailable());
     node.wire.hold_up(false);
-    until("the node refuses the bind", refused);
-    assert_eq!((metrics.sessions_opened.get(), refused_before), (had, false), "it begins no session");
+    until("the node refuses the bind", || node.refuses_as_unavailable());
+    assert_eq!((opened(), refused_before), (had, false), "it begins no session");
 }
 
 #[test]
