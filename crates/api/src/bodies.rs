@@ -83,6 +83,15 @@ impl BudgetShare {
     }
 }
 
+impl BudgetShare {
+    /// Gives back what is above this.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.budget.held.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
+    }
+}
+
 impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);

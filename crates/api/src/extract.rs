@@ -330,7 +330,7 @@ pub(crate) fn essence(kind: &[u8]) -> &[u8] {
 }
 
 /// Whether a media type is `application/json` or ends with `+json`, with or without parameters.
-fn is_json(kind: &[u8]) -> bool {
+pub(crate) fn is_json(kind: &[u8]) -> bool {
     let essence = essence(kind);
     essence.eq_ignore_ascii_case(b"application/json") || essence.to_ascii_lowercase().ends_with(b"+json")
 }

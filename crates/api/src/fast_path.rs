@@ -80,8 +80,7 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
             Next::Upgrade(_) if !may_upgrade || api.config.cors.is_some() || check_room(api, None).is_err() => {
                 Next::Other
             }
-            // The library adds CORS headers.
-            Next::Request(FrequentRequest { has_origin: true, .. }) if api.config.cors.is_some() => Next::Other,
+            Next::Request(request) if is_for_library(api, &request) => Next::Other,
             next => next,
         };
         match next {
@@ -178,6 +177,11 @@ pub(crate) async fn serve_frequent_requests<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
     }
+}
+
+/// The library adds CORS headers.
+fn is_for_library(api: &Api, request: &FrequentRequest) -> bool {
+    request.has_origin && api.config.cors.is_some()
 }
 
 async fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io::Result<()> {

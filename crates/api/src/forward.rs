@@ -8,7 +8,7 @@ use crate::{
     Api,
     audit::AUTHOR,
     auth::NodeTokenSigner,
-    extract::read_body,
+    extract::{is_json, read_body},
     pipelines::{self, Operation, Pipelines, Unanswered},
     routes::STREAM_PATHS,
 };
@@ -131,6 +131,9 @@ impl Forwarder {
     ) -> Result<Option<pipelines::response::Response>, Refusal> {
         for _ in 0..SENDS_MAX {
             let leader = find_leader(nodes, request.operation.function())?;
+            if !request.operation.is_known_to(&leader) {
+                return Ok(None);
+            }
             let permit = self.permit()?;
             let answered = match self.pipelines.send(&leader, (&FORWARDED, &self.node), request, permit) {
                 Ok(response) => {
@@ -395,8 +398,10 @@ impl Api {
 fn pipelined_operation(request: &Parts) -> Option<Operation> {
     let operation = Operation::of(&request.method, request.uri.path()).filter(|_| request.uri.query().is_none())?;
     let length: usize = request.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
-    // The leader writes the audit log.
-    (length <= pipelines::REQUEST_BYTES_MAX && !request.headers.contains_key(AUTHOR)).then_some(operation)
+    let is_json = request.headers.get(header::CONTENT_TYPE).is_none_or(|kind| is_json(kind.as_bytes()));
+    // The leader says what it does not read, and writes the audit log.
+    let is_needed = [header::CONTENT_ENCODING, AUTHOR].iter().any(|header| request.headers.contains_key(header));
+    (length <= pipelines::REQUEST_BYTES_MAX && is_json && !is_needed).then_some(operation)
 }
 
 fn find_leader(nodes: &ClusterNodes, function: Function) -> Result<NodeInfo, Refusal> {

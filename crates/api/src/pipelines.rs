@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client ─┐                  ┌─ queue ─ connection: many requests in one write ─┐
-//! client ─┼─ least loaded ───┼─ queue ─ connection                              ├─▶ the leader's fast path
+//! client ─┼─ few, or least ─┼─ queue ─ connection                              ├─▶ the leader's fast path
 //! session ┘                  └─ queue ─ connection ◀─ responses in order ───────┘
 //! ```
 //! A task owns each connection. Who sends a request waits for its response alone. This module knows neither who leads nor what a refusal is:
@@ -17,7 +17,7 @@ use connection::{Job, Load, Pause, run};
 use parking_lot::Mutex;
 use response::Response;
 use std::{io::Write, sync::Arc};
-use tidings_domain::{commit_log::NodeInfo, function::Function};
+use tidings_domain::{commit_log::NodeInfo, function::Function, gates::Gate};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, oneshot},
     time::Instant,
@@ -50,6 +50,14 @@ impl Operation {
         match self {
             Operation::Decide | Operation::Report => Function::Popups,
             Operation::Push => Function::Push,
+        }
+    }
+
+    /// Whether the leader answers such requests side by side. One of an earlier version would let each push wait for those before it.
+    pub(crate) fn is_known_to(self, leader: &NodeInfo) -> bool {
+        match self {
+            Operation::Decide | Operation::Report => true,
+            Operation::Push => leader.details.knows(Gate::PushPipelines.name()),
         }
     }
 

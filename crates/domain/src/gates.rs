@@ -75,6 +75,8 @@ gates! {
     PopupsLease = "popups_lease";
     /// Nodes tell each other of whom they have sessions, and leave out what concerns none of them.
     Audiences = "audiences";
+    /// Pushes of one connection are answered side by side. Nothing waits for this gate to open: nodes look whether the leader knows it.
+    PushPipelines = "push_pipelines";
 }
 
 impl Gate {

@@ -3,6 +3,10 @@
 
 use crate::{
     LabError, interrupt,
+    offline_push::{
+        fake_webhook::FakeWebhook,
+        notice::{Notice, NoticeSink},
+    },
     options::parse_setting,
     popups::catalogue::{Catalogue, HOME},
     process,
@@ -15,6 +19,10 @@ use serde_json::{Value, json};
 use std::{
     net::SocketAddr,
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tidings_client::http::HttpClient;
@@ -50,6 +58,8 @@ const POPUPS: usize = 200;
 const IDLE: Duration = Duration::from_secs(5);
 /// The wait after the last answer, in which other processes do what the operation has them do.
 const SETTLE: Duration = Duration::from_secs(1);
+/// The webhook has been notified of all messages so long after the last.
+const NOTICES_WITHIN: Duration = Duration::from_secs(60);
 /// How often an operation is measured until no function moves meanwhile.
 const ATTEMPTS: usize = 5;
 /// The functions of a new cluster have found their leaders after so long.
@@ -64,16 +74,18 @@ enum Operation {
     PopupElsewhere,
     PushAtTheLeader,
     PushElsewhere,
+    NotifiedMessage,
 }
 
 impl Operation {
-    const ALL: [Operation; 6] = [
+    const ALL: [Operation; 7] = [
         Operation::DirectMessage,
         Operation::GroupMessage,
         Operation::PopupAtTheLeader,
         Operation::PopupElsewhere,
         Operation::PushAtTheLeader,
         Operation::PushElsewhere,
+        Operation::NotifiedMessage,
     ];
 
     fn name(self) -> &'static str {
@@ -84,6 +96,7 @@ impl Operation {
             Operation::PopupElsewhere => "popup decision at another node",
             Operation::PushAtTheLeader => "push to a user at the leader",
             Operation::PushElsewhere => "push to a user at another node",
+            Operation::NotifiedMessage => "direct message, the webhook notified",
         }
     }
 
@@ -92,18 +105,29 @@ impl Operation {
         match self {
             Operation::DirectMessage | Operation::GroupMessage => None,
             Operation::PopupAtTheLeader | Operation::PopupElsewhere => Some("popups"),
-            Operation::PushAtTheLeader | Operation::PushElsewhere => Some("push"),
+            Operation::PushAtTheLeader | Operation::PushElsewhere | Operation::NotifiedMessage => Some("push"),
         }
     }
 
+    /// Whether it comes in at a node that does not lead the function, if there is one.
     fn is_elsewhere(self) -> bool {
-        matches!(self, Operation::PopupElsewhere | Operation::PushElsewhere)
+        matches!(self, Operation::PopupElsewhere | Operation::PushElsewhere | Operation::NotifiedMessage)
+    }
+
+    /// Whether a cluster of so many nodes shows it apart from the others.
+    fn is_for(self, nodes: usize) -> bool {
+        nodes > 1 || !self.is_elsewhere() || self.is_notified()
+    }
+
+    /// Whether it is for a cluster with a webhook: there every message would be notified.
+    fn is_notified(self) -> bool {
+        self == Operation::NotifiedMessage
     }
 
     fn request(self, number: usize) -> (&'static str, Value) {
         let user = |number: usize| format!("user-{}", number % USERS);
         match self {
-            Operation::DirectMessage => {
+            Operation::DirectMessage | Operation::NotifiedMessage => {
                 let pair = number % (USERS / 2) * 2;
                 ("/v1/messages", json!({ "from": user(pair), "to": user(pair + 1), "body": "hello" }))
             }
@@ -136,22 +160,19 @@ pub(crate) fn run(args: &ClusterScaleArgs) -> Result<RunResult, LabError> {
             if interrupt::requested() {
                 break;
             }
-            let mut cluster = Cluster::start(args, *nodes, *orders)?;
-            for operation in Operation::ALL {
-                if operation.is_elsewhere() && *nodes == 1 || interrupt::requested() {
-                    continue;
+            for is_notified in [false, true] {
+                let mut cluster = Cluster::start(args, *nodes, *orders, is_notified)?;
+                let operations = Operation::ALL.into_iter().filter(|operation| operation.is_notified() == is_notified);
+                for operation in operations.filter(|operation| operation.is_for(*nodes)) {
+                    if interrupt::requested() {
+                        break;
+                    }
+                    let cost = cluster.measure(args, operation)?;
+                    table.row(operation.name(), cost.cells(*nodes, *orders));
+                    rows.push(cost.figures(operation, *nodes, *orders));
                 }
-                let cost = cluster.measure(args, operation)?;
-                table.row(operation.name(), cost.cells(*nodes, *orders));
-                rows.push(cost.figures(operation, *nodes, *orders));
+                result.check(cluster.end(format!("{nodes} nodes, {orders} orders"))?);
             }
-            let ended = cluster.topology.unexpected_ends();
-            result.check(
-                Check::of_server("processes", "no process ends", ended.is_empty())
-                    .part(format!("{nodes} nodes, {orders} orders"))
-                    .value(ended.join("; ")),
-            );
-            cluster.topology.stop()?;
         }
     }
     result.note("costs", "µs of CPU for one operation, without what the processes take when nothing is done");
@@ -160,16 +181,38 @@ pub(crate) fn run(args: &ClusterScaleArgs) -> Result<RunResult, LabError> {
     Ok(result)
 }
 
+/// How many notices the webhook of a cluster was sent.
+#[derive(Default)]
+struct Notices(AtomicUsize);
+
+impl NoticeSink for Notices {
+    fn note(&self, notices: &[Notice<'_>]) {
+        self.0.fetch_add(notices.len(), Ordering::Relaxed);
+    }
+
+    fn fault(&self, problem: String) {
+        eprintln!("  ! a call of the webhook cannot be read: {problem}");
+    }
+}
+
 struct Cluster {
     topology: Topology,
+    /// Set: messages to users who are not there are notified.
+    webhook: Option<(FakeWebhook, Arc<Notices>)>,
     /// CPU of each process while nothing is done.
     idle: CpuTimes,
     http: HttpClient,
 }
 
 impl Cluster {
-    fn start(args: &ClusterScaleArgs, nodes: usize, orders: u16) -> Result<Self, LabError> {
+    fn start(args: &ClusterScaleArgs, nodes: usize, orders: u16, is_notified: bool) -> Result<Self, LabError> {
+        let webhook = || {
+            let notices = Arc::new(Notices::default());
+            Ok::<_, LabError>((FakeWebhook::start(notices.clone())?, notices))
+        };
+        let webhook = is_notified.then(webhook).transpose()?;
         let mut environment = args.set.clone();
+        environment.extend(webhook.iter().flat_map(|(webhook, _)| webhook.settings()));
         environment.push(("TIDINGS_STORE_ORDERS".into(), orders.to_string()));
         let spec = TopologySpec { nodes, environment, program: args.program.clone(), ..TopologySpec::default() };
         let topology = Topology::start(&spec)?;
@@ -180,11 +223,35 @@ impl Cluster {
         leaders(&topology, &mut http)?;
         // No pause between two popups: the more is shown, the more is counted and stored.
         Catalogue::write(&topology.target(), POPUPS, USERS as u32, 0, |number| users[number as usize].clone())?;
-        let mut cluster = Cluster { topology, idle: CpuTimes::default(), http };
+        let mut cluster = Cluster { topology, webhook, idle: CpuTimes::default(), http };
         let before = cluster.cpu_times();
         std::thread::sleep(IDLE);
         cluster.idle = cluster.cpu_times().since(&before).each(IDLE.as_secs_f64());
         Ok(cluster)
+    }
+
+    fn end(mut self, part: String) -> Result<Check, LabError> {
+        let ended = self.topology.unexpected_ends();
+        self.topology.stop()?;
+        let check = Check::of_server("processes", "no process ends", ended.is_empty());
+        Ok(check.part(part).value(ended.join("; ")))
+    }
+
+    fn notices(&self) -> usize {
+        self.webhook.as_ref().map_or(0, |(_, notices)| notices.0.load(Ordering::Relaxed))
+    }
+
+    /// Waits until so many more notices have come than these.
+    fn wait_for_notices(&self, had: usize, count: usize) -> Result<(), LabError> {
+        let began = Instant::now();
+        while self.webhook.is_some() && self.notices() < had + count {
+            if began.elapsed() > NOTICES_WITHIN {
+                let came = self.notices() - had;
+                return Err(LabError::Server(format!("has sent {came} of {count} notices")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     fn cpu_times(&self) -> CpuTimes {
@@ -212,21 +279,28 @@ impl Cluster {
         let leader = leader.map(|(_, node)| *node);
         let count = self.topology.nodes.len();
         let entry = match leader {
+            // Where there is one node, it is the other one, too.
             Some(leader) if operation.is_elsewhere() => (leader + 1) % count,
             Some(leader) => leader,
             None => 0,
         };
         let address = self.topology.addresses()[entry];
+        let had = self.notices();
         // Each user once before it counts: conversations are opened, caches filled.
         if !requests(address, &self.topology.api_key, operation, 0..USERS, args.connections)? {
             std::thread::sleep(SETTLE);
             return Ok(None);
         }
+        self.wait_for_notices(had, USERS)?;
         std::thread::sleep(SETTLE);
+        let had = self.notices();
         let (before, began) = (self.cpu_times(), Instant::now());
         let measured = USERS..USERS + args.requests;
         let is_done = requests(address, &self.topology.api_key, operation, measured, args.connections)?;
         let seconds = began.elapsed().as_secs_f64();
+        if is_done {
+            self.wait_for_notices(had, args.requests)?;
+        }
         std::thread::sleep(SETTLE);
         let (used, elapsed) = (self.cpu_times().since(&before), began.elapsed().as_secs_f64());
         if !is_done || self::leaders(&self.topology, &mut self.http)? != leaders {

@@ -44,7 +44,8 @@ export function Composer({ chat, title, mode, input, onMode, onSent }: {
   }, [text]);
 
   const send = (): void => {
-    const body = { text: text.trim() };
+    // The page may not have been drawn since.
+    const body = { text: (isEdit ? text : drafts.of(chat.id).get()).trim() };
     if (body.text === "") return;
     if (mode.is === "edit") {
       const { seq, version } = mode.message;

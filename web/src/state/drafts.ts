@@ -48,17 +48,22 @@ export class Drafts {
         if (text.trim() !== "") drafts.set(conversation, text.slice(0, DRAFT_CHARACTERS_MAX));
       }
       localStorage.setItem(this.#key, JSON.stringify([...drafts].slice(-DRAFTS_MAX)));
-      this.#unsaved.clear();
     } catch {
       // A full or forbidden storage: the drafts live as long as the window.
     }
+    this.#unsaved.clear();
   }
 
   /** Another window has written some. What is written here and not yet saved stays: it is newer. */
   #follow(before: ReadonlyMap<string, string>, now: ReadonlyMap<string, string>): void {
+    // The oldest that had no room were not sent.
+    const keepsAll = now.size < DRAFTS_MAX;
     for (const conversation of new Set([...before.keys(), ...now.keys()])) {
       const text = now.get(conversation) ?? "";
-      if (text !== (before.get(conversation) ?? "") && !this.#unsaved.has(conversation)) this.of(conversation).set(text);
+      const isChanged = text !== (before.get(conversation) ?? "") && (text !== "" || keepsAll);
+      const draft = this.of(conversation);
+      // A long one may be whole here alone.
+      if (isChanged && !this.#unsaved.has(conversation) && draft.get().slice(0, DRAFT_CHARACTERS_MAX) !== text) draft.set(text);
     }
   }
 }

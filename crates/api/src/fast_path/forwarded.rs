@@ -5,7 +5,7 @@ use super::{
     READ_BYTES, ReadOutcome,
     callers::{Answer, Callers, WholeRequest},
     head::{Next, next},
-    read_more,
+    is_for_library, read_more,
     responses::{Date, finish, put_answer},
     write,
 };
@@ -19,8 +19,10 @@ use futures_util::{
     stream::FuturesOrdered,
 };
 use std::{
+    collections::VecDeque,
+    future::pending,
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     time::{Duration, Instant},
 };
 use tidings_listen::ConnectionActivity;
@@ -57,12 +59,18 @@ struct Answered {
 #[derive(Default)]
 struct UnderWay<'a> {
     answers: FuturesOrdered<BoxFuture<'a, Answered>>,
+    /// Their turn has come while something else was written.
+    answered: VecDeque<Answered>,
     bytes: usize,
 }
 
 impl<'a> UnderWay<'a> {
+    fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.answered.is_empty()
+    }
+
     fn has_room(&self) -> bool {
-        self.answers.len() < REQUESTS_MAX && self.bytes < BYTES_MAX
+        self.answers.len() + self.answered.len() < REQUESTS_MAX && self.bytes < BYTES_MAX
     }
 
     /// Begins a request. Answers it if that takes no wait and its turn is now, as with most questions.
@@ -73,7 +81,7 @@ impl<'a> UnderWay<'a> {
     ) -> Option<Answered> {
         let (operation, bytes, began) = (request.operation, request.body.len(), Instant::now());
         let mut answered = async move { Answered { operation, bytes, began, answer: answer.await } }.boxed();
-        if self.answers.is_empty()
+        if self.is_empty()
             && let Some(answered) = poll_immediate(&mut answered).await
         {
             return Some(answered);
@@ -85,9 +93,29 @@ impl<'a> UnderWay<'a> {
 
     /// The next in turn. Waits for it, and for ever if there is none.
     async fn next(&mut self) -> Answered {
-        let Some(answered) = self.answers.next().await else { return std::future::pending().await };
+        if self.answered.is_empty() {
+            self.advance().await;
+        }
+        let Some(answered) = self.answered.pop_front() else { return pending().await };
         self.bytes -= answered.bytes;
         answered
+    }
+
+    /// Goes on with all of them until the next can be answered.
+    async fn advance(&mut self) {
+        self.answered.extend(self.answers.next().await);
+    }
+
+    /// Writes while they go on: what one holds others may need, and the peer may be slow to read.
+    async fn write<S: AsyncWrite + Unpin>(&mut self, stream: &mut S, out: &[u8]) -> io::Result<()> {
+        let mut writing = pin!(write(stream, out));
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut writing => return written,
+                () = self.advance(), if !self.answers.is_empty() => {}
+            }
+        }
     }
 }
 
@@ -106,11 +134,16 @@ pub(super) async fn serve_forwarded<S: AsyncRead + AsyncWrite + Unpin, F: Future
     // Nothing more is read: something else has come, or the peer or the server ends.
     let mut end = None;
     loop {
-        let mut taken = 0;
+        let (mut taken, mut is_incomplete) = (0, false);
         while end.is_none() && under_way.has_room() && out.len() < WRITE_BYTES {
             let request = match next(&read[taken..]) {
-                Next::Request(request) if request.is_forwarded => WholeRequest::at(taken, request),
-                Next::Incomplete => break,
+                Next::Request(request) if request.is_forwarded && !is_for_library(api, &request) => {
+                    WholeRequest::at(taken, request)
+                }
+                Next::Incomplete => {
+                    is_incomplete = true;
+                    break;
+                }
                 Next::Request(_) | Next::Upgrade(_) | Next::Other => {
                     end = Some(ReadOutcome::More);
                     break;
@@ -127,20 +160,23 @@ pub(super) async fn serve_forwarded<S: AsyncRead + AsyncWrite + Unpin, F: Future
             }
         }
         read.drain(..taken);
+        if taken > 0 {
+            waiting_since = None;
+        }
         while out.len() < WRITE_BYTES
             && let Some(Answered { operation, answer, began, .. }) = under_way.next().now_or_never()
         {
             finish(&mut out, api, operation, answer, date.text(), began);
         }
         if !out.is_empty() {
-            let is_part = out.len() >= WRITE_BYTES;
-            write(stream, &out).await?;
+            under_way.write(stream, &out).await?;
             out.clear();
-            if is_part {
-                continue;
-            }
         }
-        if under_way.answers.is_empty() {
+        // There was no room for all that has come, and now there is.
+        if end.is_none() && !is_incomplete && under_way.has_room() {
+            continue;
+        }
+        if under_way.is_empty() {
             if std::mem::take(&mut is_busy) {
                 activity.end_request();
             }
@@ -152,26 +188,27 @@ pub(super) async fn serve_forwarded<S: AsyncRead + AsyncWrite + Unpin, F: Future
         } else {
             waiting_since = None;
         }
-        let mut may_read = end.is_none() && under_way.has_room();
-        // What is held while it waits takes memory from the budget of all bodies.
+        let mut may_read = is_incomplete && under_way.has_room();
+        // Bodies take memory from the budget of all.
         let held = read.len() + under_way.bytes;
-        if may_read && held > READ_BYTES {
-            let granted = share.get_or_insert_with(|| api.bodies.share(REQUEST_BYTES_MAX)).grow_to(held + room);
-            if let Err(refusal) = granted {
-                if under_way.answers.is_empty() {
+        if held <= READ_BYTES {
+            share = None;
+        } else if may_read {
+            let share = share.get_or_insert_with(|| api.bodies.share(REQUEST_BYTES_MAX));
+            if let Err(refusal) = share.grow_to(held + room) {
+                if under_way.is_empty() {
                     put_answer(&mut out, api, Err(refusal), date.text());
                     write(stream, &out).await?;
                     return Ok(None);
                 }
-                (may_read, share) = (false, None);
+                share.shrink_to(held);
+                may_read = false;
             }
-        } else if held <= READ_BYTES {
-            share = None;
         }
         let (is_first, had) = (read.is_empty(), read.len());
         tokio::select! {
             biased;
-            Answered { operation, answer, began, .. } = under_way.next(), if !under_way.answers.is_empty() => {
+            Answered { operation, answer, began, .. } = under_way.next(), if !under_way.is_empty() => {
                 finish(&mut out, api, operation, answer, date.text(), began);
             }
             outcome = read_more(stream, &mut read, room, idle, (&mut waiting_since, idle_max), told_to_stop), if may_read => {
@@ -243,7 +280,7 @@ mod tests {
             let mut under_way = UnderWay::default();
             let mut begun = 0;
             while under_way.has_room() {
-                under_way.begin(&request(bytes), std::future::pending()).await;
+                under_way.begin(&request(bytes), pending()).await;
                 begun += 1;
             }
             assert_eq!(begun, most, "of {bytes} bytes");

@@ -123,13 +123,13 @@ impl Upstream {
         self.partial = bytes.to_vec();
     }
 
-    /// Writes waiting packets, or a ping on an idle link. An error: the link is lost.
+    /// Writes waiting packets, and from time to time a ping. An error: the link is lost.
     pub(super) fn flush(&mut self, tick: u32, now: Instant) -> io::Result<()> {
         if tick > self.last_heard + self.lease {
             return Err(ErrorKind::TimedOut.into());
         }
-        // The first, while nothing waits, is what later ones are compared with.
-        if self.timed.is_none() || tick >= self.last_sent + (self.lease / 3).max(1) {
+        // What later ones are compared with: also on a link that is never idle.
+        if self.timed.is_none_or(|timed| tick >= timed + (self.lease / 3).max(1)) {
             self.put_time(tick);
         }
         if self.out.is_due(!self.is_urgent, now) {

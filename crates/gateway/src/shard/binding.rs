@@ -169,9 +169,12 @@ impl Shard {
     /// Whether the device began a session after this bind was sent, which has waited since. The client of the bind may have left for it.
     fn is_overtaken(&self, bind: &SessionBinding) -> bool {
         let presence = &self.parts.engine.presence;
-        let waited_ms = self.parts.engine.clock.now_ms().saturating_sub(bind.since);
-        let is_later = |other: &PresenceSession| other.device_id == bind.device_id && other.since > bind.since;
-        waited_ms >= LATE_MS && presence.sessions_of(bind.user.no).iter().any(is_later)
+        let now_ms = self.parts.engine.clock.now_ms();
+        // What began later than now was noted by a clock that goes ahead.
+        let is_later = |other: &PresenceSession| {
+            other.device_id == bind.device_id && other.since > bind.since && other.since <= now_ms
+        };
+        now_ms.saturating_sub(bind.since) >= LATE_MS && presence.sessions_of(bind.user.no).iter().any(is_later)
     }
 
     /// Makes the connection a session of its user, on the user's own shard.

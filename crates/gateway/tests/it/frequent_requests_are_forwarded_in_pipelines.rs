@@ -312,6 +312,28 @@ fn a_leader_answers_any_number_of_forwarded_requests_in_their_order() {
     });
 }
 
+/// More than are under way at once, in number and in bytes, behind one that waits for the disk.
+#[test]
+fn a_leader_comes_to_all_that_was_sent_at_once_and_reads_no_more() {
+    let [first, _second] = nodes();
+    let from_node = |request: String| request.replace("Host", "Tidings-Forwarded: b\r\nHost");
+    let push = from_node(request("/v1/push", API_KEY, r#"{"to":{"users":["ann"]},"type":"t","body":1}"#));
+    for (count, bytes) in [(300, 0), (200, 2_000), (20, 20_000)] {
+        let question = json!({"user": "ann", "placement": "p".repeat(bytes)}).to_string();
+        let question = from_node(request("/v1/popups/decide", API_KEY, &question));
+        let mut client = Client::connect(first.address);
+        let mut writer = Client(client.0.try_clone().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.send(&[push.as_str(), &question.repeat(count), &push].concat()));
+            for number in 0..count + 2 {
+                let is_push = number == 0 || number == count + 1;
+                let answer = client.read();
+                assert_eq!(answer.starts_with("HTTP/1.1 202 "), is_push, "{number} of {count}: {answer}");
+            }
+        });
+    }
+}
+
 #[test]
 fn requests_outlive_a_leader_that_stops_and_are_answered_once() {
     let [first, second] = nodes();
