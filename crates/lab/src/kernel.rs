@@ -22,6 +22,8 @@ pub(crate) struct TcpCounters {
     pub(crate) backlog: u64,
 }
 
+/// With more sockets the listeners of IPv6 are not looked at: behind them the kernel looks for others among the sockets of both.
+const SOCKETS_MAX: u64 = 50_000;
 /// The state of a listener in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
@@ -65,7 +67,11 @@ fn backlog(lines: impl BufRead) -> u64 {
 impl TcpCounters {
     pub(crate) fn read() -> Self {
         let (netstat, snmp, sockstat) = (read("/proc/net/netstat"), read("/proc/net/snmp"), read("/proc/net/sockstat"));
-        let waiting = ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|file| std::fs::File::open(file).ok());
+        let mut files = vec!["/proc/net/tcp"];
+        if socket_gauge(&sockstat, "inuse") < SOCKETS_MAX {
+            files.push("/proc/net/tcp6");
+        }
+        let waiting = files.into_iter().filter_map(|file| std::fs::File::open(file).ok());
         TcpCounters {
             accepted: network_counter(&snmp, "Tcp", "PassiveOpens"),
             listen_overflows: network_counter(&netstat, "TcpExt", "ListenOverflows"),
