@@ -81,9 +81,7 @@ impl BudgetShare {
             Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(RETRY_AFTER_MS))
         }
     }
-}
 
-impl BudgetShare {
     /// Gives back what is above this.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);

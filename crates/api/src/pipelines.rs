@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client ─┐                  ┌─ queue ─ connection: many requests in one write ─┐
-//! client ─┼─ few, or least ─┼─ queue ─ connection                              ├─▶ the leader's fast path
+//! client ─┼─ few, or least ──┼─ queue ─ connection                              ├─▶ the leader's fast path
 //! session ┘                  └─ queue ─ connection ◀─ responses in order ───────┘
 //! ```
 //! A task owns each connection. Who sends a request waits for its response alone. This module knows neither who leads nor what a refusal is:

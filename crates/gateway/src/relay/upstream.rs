@@ -128,7 +128,7 @@ impl Upstream {
         if tick > self.last_heard + self.lease {
             return Err(ErrorKind::TimedOut.into());
         }
-        // What later ones are compared with: also on a link that is never idle.
+        // The core compares later times with this one, also on a link that is never idle.
         if self.timed.is_none_or(|timed| tick >= timed + (self.lease / 3).max(1)) {
             self.put_time(tick);
         }
