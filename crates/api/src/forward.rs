@@ -286,7 +286,7 @@ impl Api {
 
     /// The node that has the event stream that this path names, if it is another one. A request that was forwarded already is
     /// answered here.
-    pub(crate) fn event_stream_node(&self, path: &str, headers: &HeaderMap) -> Option<NodeInfo> {
+    pub(crate) fn event_stream_node(&self, path: &str, headers: &HeaderMap) -> Option<Arc<NodeInfo>> {
         let cluster = self.engine.cluster.as_ref().filter(|_| !headers.contains_key(FORWARDED))?;
         let stream: StreamId = path.strip_prefix(STREAM_PATHS)?.parse().ok()?;
         let is_others = |node: &NodeInfo| node.boot_id == stream.node && node.boot_id != cluster.nodes.me().boot_id;
@@ -295,7 +295,7 @@ impl Api {
 
     /// The node that takes the chunks of the message that this path names, if it is another one. A request that was
     /// forwarded already is answered here.
-    pub(crate) async fn stream_node(&self, path: &str, headers: &HeaderMap) -> Result<Option<NodeInfo>, Refusal> {
+    pub(crate) async fn stream_node(&self, path: &str, headers: &HeaderMap) -> Result<Option<Arc<NodeInfo>>, Refusal> {
         let Some(cluster) = &self.engine.cluster else { return Ok(None) };
         let Some((conversation, seq)) = stream_of_path(path).filter(|_| !headers.contains_key(FORWARDED)) else {
             return Ok(None);
@@ -404,7 +404,7 @@ fn pipelined_operation(request: &Parts) -> Option<Operation> {
     (length <= pipelines::REQUEST_BYTES_MAX && is_json && !is_needed).then_some(operation)
 }
 
-fn find_leader(nodes: &ClusterNodes, function: Function) -> Result<NodeInfo, Refusal> {
+fn find_leader(nodes: &ClusterNodes, function: Function) -> Result<Arc<NodeInfo>, Refusal> {
     let leader = nodes.leader(function).filter(|leader| leader.boot_id != nodes.me().boot_id);
     let leader = leader.ok_or_else(|| no_leader("no node leads now; another will soon"))?;
     if leader.address.is_empty() { Err(no_leader("the leader does not advertise an address")) } else { Ok(leader) }

@@ -64,7 +64,7 @@ impl From<UnknownGate> for LeaseError {
 
 #[derive(Default)]
 struct View {
-    nodes: Vec<NodeInfo>,
+    nodes: Vec<Arc<NodeInfo>>,
     leaders: Vec<Leader>,
     /// The functions that have leases of their own.
     leased: Vec<Function>,
@@ -85,7 +85,7 @@ impl View {
 
     /// `without`: a node that has ended, though its lease runs.
     fn spread(&self, without: Option<u64>) -> Spread {
-        let may_lead = |node: &&NodeInfo| ROLES_THAT_LEAD.contains(&&*node.roles) && !node.details.draining;
+        let may_lead = |node: &&Arc<NodeInfo>| ROLES_THAT_LEAD.contains(&&*node.roles) && !node.details.draining;
         let nodes = self.nodes.iter().filter(may_lead).map(|node| node.boot_id).filter(|node| Some(*node) != without);
         Spread::new(nodes, &self.leased, |function| self.leader(function).map(|leader| leader.boot_id))
     }
@@ -103,8 +103,9 @@ impl View {
     }
 
     fn is_alike(&self, new: &ClusterView) -> bool {
-        let boot_ids = |nodes: &[NodeInfo]| nodes.iter().map(|node| node.boot_id).collect::<Vec<_>>();
-        boot_ids(&self.nodes) == boot_ids(&new.nodes) && self.leaders == new.leaders && self.leased == new.leased
+        self.nodes.iter().map(|node| node.boot_id).eq(new.nodes.iter().map(|node| node.boot_id))
+            && self.leaders == new.leaders
+            && self.leased == new.leased
     }
 }
 
@@ -234,7 +235,7 @@ impl ClusterNodes {
     }
 
     /// All nodes whose leases run, this one included.
-    pub fn all(&self) -> Vec<NodeInfo> {
+    pub fn all(&self) -> Vec<Arc<NodeInfo>> {
         self.view.read().nodes.clone()
     }
 
@@ -243,7 +244,7 @@ impl ClusterNodes {
     pub fn session_links(&self) -> Option<(String, Vec<String>)> {
         let (_, own) = self.addresses.read().clone().filter(|(_, link)| !link.is_empty())?;
         let view = self.view.read();
-        let takes_sessions = |node: &&NodeInfo| {
+        let takes_sessions = |node: &&Arc<NodeInfo>| {
             ROLES_WITH_SESSIONS.contains(&&*node.roles) && !node.details.draining && !node.link.is_empty()
         };
         let all: Vec<String> = view.nodes.iter().filter(takes_sessions).map(|node| node.link.clone()).collect();
@@ -257,7 +258,7 @@ impl ClusterNodes {
     }
 
     /// The node that leads the function, as far as is known.
-    pub fn leader(&self, function: Function) -> Option<NodeInfo> {
+    pub fn leader(&self, function: Function) -> Option<Arc<NodeInfo>> {
         let view = self.view.read();
         let leader = view.leader(function)?.boot_id;
         view.nodes.iter().find(|node| node.boot_id == leader).cloned()
@@ -436,7 +437,8 @@ impl ClusterNodes {
             self.leases.on_renewal(heartbeat_sent);
         }
         view.has_seen_leader |= !new.leaders.is_empty();
-        (view.nodes, view.leaders, view.leased, view.trouble) = (new.nodes, new.leaders, new.leased, None);
+        view.nodes = new.nodes.into_iter().map(Arc::new).collect();
+        (view.leaders, view.leased, view.trouble) = (new.leaders, new.leased, None);
         self.metrics.cluster.nodes.set(view.nodes.len() as i64);
         self.metrics.cluster.leader.set(i64::from(leads.contains(&Function::Push)));
         drop(view);

@@ -44,7 +44,7 @@ impl ChunkReceiver<'_> {
                 if let Some(owner) = self.nodes.all().into_iter().find(|other| other.boot_id == node) {
                     let name = self.nodes.me().name.clone();
                     let request = BusMessage::RequestStream { name, conversation, seq };
-                    self.bus.send(&[owner.name.into()], request.encode());
+                    self.bus.send(&[owner.name.as_str().into()], request.encode());
                 }
             }
         }

@@ -10,6 +10,7 @@ use crate::presence::{NodeNo, Presence, PresenceConfig, PresenceSession, Session
 use proptest::prelude::*;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tidings_domain::{
@@ -54,7 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct Node {
-    info: NodeInfo,
+    info: Arc<NodeInfo>,
     presence: Presence,
     exchange: Exchange,
     metrics: ClusterMetrics,
@@ -74,10 +75,11 @@ struct World {
 fn node(index: usize, boot_id: u64, now: Instant) -> Node {
     let name = char::from(b'a' + index as u8).to_string();
     let (address, link, version, roles) = Default::default();
-    let info = NodeInfo { name, boot_id, address, link, version, roles, details: NodeDetails::of_this_program() };
+    let details = NodeDetails::of_this_program();
+    let info = Arc::new(NodeInfo { name, boot_id, address, link, version, roles, details });
     Node {
         presence: Presence::of_node(PresenceConfig::default(), &info),
-        exchange: Exchange::new(info.clone(), LEASE, now),
+        exchange: Exchange::new(NodeInfo::clone(&info), LEASE, now),
         metrics: ClusterMetrics::default(),
         sessions: 0,
         live: BTreeMap::new(),
@@ -126,7 +128,7 @@ impl World {
     }
 
     fn update_views(&mut self) {
-        let nodes: Vec<NodeInfo> = self.nodes.iter().map(|node| node.info.clone()).collect();
+        let nodes: Vec<Arc<NodeInfo>> = self.nodes.iter().map(|node| node.info.clone()).collect();
         (0..NODES).for_each(|index| self.with(index, |exchange, context| exchange.on_view(&nodes, context)));
     }
 
@@ -368,7 +370,7 @@ fn a_node_that_cannot_be_understood_may_have_the_sessions_of_anybody() {
     world.run(&Step::Restart { node: 1 });
     world.update_views();
     assert!(is_unheard(&world));
-    let without_b: Vec<NodeInfo> = [0, 2].iter().map(|index: &usize| world.nodes[*index].info.clone()).collect();
+    let without_b: Vec<Arc<NodeInfo>> = [0, 2].iter().map(|index: &usize| world.nodes[*index].info.clone()).collect();
     world.with(0, |exchange, context| exchange.on_view(&without_b, context));
     assert!(!is_unheard(&world), "it is gone");
 }
@@ -395,7 +397,7 @@ fn a_node_whose_lease_ended_counts_while_it_is_heard_for_at_most_another_lease()
     world.update_views();
     world.arrive(1, 7, 0);
     world.heal();
-    let without_b: Vec<NodeInfo> = [0, 2].iter().map(|index: &usize| world.nodes[*index].info.clone()).collect();
+    let without_b: Vec<Arc<NodeInfo>> = [0, 2].iter().map(|index: &usize| world.nodes[*index].info.clone()).collect();
     let sees = |world: &mut World| {
         world.with(0, |exchange, context| exchange.on_view(&without_b, context));
         world.nodes[0].presence.user_count()

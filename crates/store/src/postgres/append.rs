@@ -6,7 +6,9 @@
 use super::{
     clock::recently_left,
     connection::{Call, Connection, bigint, number},
-    entries::{Contents, count_entries, count_entries_in, qualified_id_sql, write_entries},
+    entries::{
+        Contents, count_entries, count_entries_in, ids_sql, kept_by, put_outbox, qualified_id_sql, write_entries,
+    },
     failure::Failure,
     partitions::Partitions,
 };
@@ -47,14 +49,18 @@ impl<'a> AppendBatch<'a> {
     ) -> Result<(Vec<Outcome>, Option<Position>), Failure> {
         let heads: BTreeSet<i64> = self.0.iter().map(|(conversation, _)| bigint(conversation.0)).collect();
         let heads: Vec<i64> = heads.into_iter().collect();
-        let conversations: Vec<i64> = self.0.iter().map(|(conversation, _)| bigint(conversation.0)).collect();
-        let entries = self.0.iter().map(|(conversation, entry)| (*conversation, *entry, None));
+        let (sent, repeats) = self.sent();
+        let conversations: Vec<i64> = sent.iter().map(|at| bigint(self.0[*at].0.0)).collect();
+        let entries = sent.iter().map(|at| (self.0[*at].0, self.0[*at].1, None));
         let Contents { rows, senders, client_msg_ids, requests, authors, pushed } = &Contents::of(entries, outbox);
         let (now, days) = (bigint(now_ms), bigint(partitions.days()));
-        let mut append =
-            Call::new(APPEND, &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days, authors, requests]);
+        let is_pushed = usize::from(pushed.contains(&true));
+        let mut append = Call::new(
+            APPEND[is_pushed],
+            &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days, authors, requests, &repeats],
+        );
         if let Some(order) = &order {
-            append.sql = APPEND_IN_ORDER;
+            append.sql = APPEND_IN_ORDER[is_pushed];
             append.params.push(order);
         }
         let answers = connection
@@ -76,20 +82,33 @@ impl<'a> AppendBatch<'a> {
             let duplicate = row.get(5);
             let appended = Appended { conversation, seq, at, position, duplicate };
             let request = row.get::<_, Option<&[u8]>>(6).and_then(RequestDigest::from_stored);
-            placed.insert(number(row, 0), FirstResult { appended, request });
+            placed.insert(sent[number(row, 0) as usize - 1], FirstResult { appended, request });
             highest = highest.max(Some(position).filter(|_| !duplicate));
         }
         let there = answers[1].iter().map(|row| ConversationNo(number(row, 0))).collect();
         Ok((self.outcomes(&placed, &there), highest))
     }
 
-    /// The outcome of each entry. `placed`: the entries that have a sequence, by their ordinal in the batch; `there`: the
+    /// The places of the entries without retries of earlier ones, and which of these have an id that their author has used in the batch
+    /// before, in another conversation.
+    fn sent(&self) -> (Vec<usize>, Vec<bool>) {
+        let (mut sends, mut ids) = (FxHashSet::default(), FxHashSet::default());
+        let sent = |(place, (conversation, entry)): (usize, &(ConversationNo, &'a NewEntry))| {
+            let Some((author, id)) = entry.idempotency_key() else { return Some((place, false)) };
+            let kept_by = kept_by(*conversation, author);
+            let is_first = sends.insert((*conversation, kept_by, id));
+            is_first.then(|| (place, !ids.insert((kept_by, id))))
+        };
+        self.0.iter().enumerate().filter_map(sent).unzip()
+    }
+
+    /// The outcome of each entry. `placed`: the entries that have a sequence, by their places in the batch; `there`: the
     /// conversations that exist.
-    fn outcomes(&self, placed: &FxHashMap<u64, FirstResult>, there: &FxHashSet<ConversationNo>) -> Vec<Outcome> {
+    fn outcomes(&self, placed: &FxHashMap<usize, FirstResult>, there: &FxHashSet<ConversationNo>) -> Vec<Outcome> {
         let mut sends: FxHashMap<(ConversationNo, UserNo, &str), FirstResult> = FxHashMap::default();
         let outcome = |(index, (conversation, entry)): (usize, &(ConversationNo, &'a NewEntry))| {
             let send = entry.idempotency_key().map(|(author, id)| (*conversation, author, id));
-            let mut first = placed.get(&(index as u64 + 1)).copied();
+            let mut first = placed.get(&index).copied();
             match (first, send) {
                 (Some(first), Some(send)) => {
                     let appended = Appended { duplicate: true, ..first.appended };
@@ -109,54 +128,55 @@ impl<'a> AppendBatch<'a> {
     }
 }
 
-/// The heads are locked by now, so this statement sees the newest state of their conversations. `first`: sends that have a
-/// result already. `taken`: the other sends, without those of senders who have just left, each with the id under which its result
-/// is kept. `place`: their offset in the batch. Next to another condition rows are counted, since the planner may turn
-/// an `EXISTS` there into a hash of the whole table; `OFFSET 0` has it find each head by its key.
+/// The heads are locked by now, so this statement sees the newest state of their conversations. `kept`: results under the ids of
+/// sends and their qualified ids, of any conversation; `first`: those of the send itself, which has its answer with it. `numbered`: the
+/// others, without those of senders who have just left, each with the id under which its result is kept. `place`: their offset in the
+/// batch. `OFFSET 0` has each row found by its whole key, whatever the planner believes of the tables' sizes; rows are counted, since it may
+/// turn an `EXISTS` next to another condition into a hash of the whole table.
 macro_rules! append {
-    ($counters:literal, $where:literal, $parts:expr, $in_turn:literal) => {
+    ($take:literal, $parts:expr, $in_turn:literal, $outbox:expr) => {
         concat!(
             "WITH sent AS MATERIALIZED (SELECT * FROM \
-       unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[], $9::bytea[]) \
-       WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, author, request, ordinal)), \
-     first AS MATERIALIZED (SELECT s.ordinal, d.conversation, d.seq, d.at, d.position, d.request FROM sent s \
-       JOIN dedupe d ON d.sender = s.sender AND d.client_msg_id = ANY (ARRAY[s.client_msg_id, ",
-            qualified_id_sql!("s"),
-            "]) AND d.conversation = s.conversation \
-       WHERE EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)), \
-     taken AS (SELECT s.ordinal, s.conversation, s.sender, s.content, s.pushed, s.request, h.last_seq, h.last_at, \
-       CASE WHEN row_number() OVER (PARTITION BY s.sender, s.client_msg_id ORDER BY s.ordinal) > 1 OR 0 < \
-         (SELECT count(*) FROM dedupe d WHERE d.sender = s.sender AND d.client_msg_id = s.client_msg_id) \
-         THEN ",
+       unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[], $9::bytea[], $10::boolean[]) \
+       WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, author, request, repeats, ordinal)), \
+     kept AS MATERIALIZED (SELECT s.ordinal, s.conversation AS sent_to, i.form, d.* FROM sent s CROSS JOIN LATERAL ",
+            ids_sql!("s"),
+            " CROSS JOIN LATERAL (SELECT conversation, seq, at, position, request FROM dedupe \
+         WHERE sender = s.sender AND client_msg_id = i.id OFFSET 0) d), \
+     first AS MATERIALIZED (SELECT * FROM kept k WHERE conversation = sent_to AND 0 < \
+       (SELECT count(*) FROM chapters c WHERE c.conversation = k.conversation AND c.first_seq <= k.seq)), \
+     numbered AS MATERIALIZED (SELECT s.ordinal, s.conversation, s.sender, s.content, s.pushed, s.request, \
+       CASE WHEN s.repeats OR s.ordinal IN (SELECT ordinal FROM kept WHERE form = 1) THEN ",
             qualified_id_sql!("s"),
             " ELSE s.client_msg_id END AS client_msg_id, \
-       row_number() OVER (PARTITION BY s.conversation, s.sender, s.client_msg_id ORDER BY s.ordinal) AS turn \
+       h.last_seq + row_number() OVER (PARTITION BY s.conversation ORDER BY s.ordinal) AS seq, \
+       greatest(h.last_at, $6::bigint) AS at, row_number() OVER (ORDER BY s.ordinal) AS place \
        FROM sent s CROSS JOIN LATERAL \
          (SELECT last_seq, last_at, left_at FROM heads WHERE conversation = s.conversation OFFSET 0) h \
-       WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal) \
+       WHERE s.ordinal NOT IN (SELECT ordinal FROM first) \
        AND (NOT ",
             recently_left!(),
             " OR s.author IS NULL OR 0 < \
          (SELECT count(*) FROM members m WHERE m.conversation = s.conversation AND m.user_no = s.author))), \
-     numbered AS MATERIALIZED (SELECT t.*, \
-       last_seq + row_number() OVER (PARTITION BY conversation ORDER BY ordinal) AS seq, \
-       greatest(last_at, $6::bigint) AS at, row_number() OVER (ORDER BY ordinal) AS place \
-       FROM taken t WHERE turn = 1 OR sender IS NULL), \
-     base AS (UPDATE ",
-            $counters,
-            " SET position = position + (SELECT count(*) FROM numbered) \
-       WHERE ",
-            $where,
-            "EXISTS (SELECT FROM numbered) \
-       RETURNING position - (SELECT count(*) FROM numbered) AS position), \
+     base AS MATERIALIZED (SELECT ",
+            $take,
+            "n.count) AS position FROM (SELECT count(*) FROM numbered) n WHERE n.count > 0), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position, \
        (1 + n.at / 86400000 / $7::bigint)::integer AS part FROM base, numbered n), ",
-            write_entries!($parts, $in_turn),
+            write_entries!($parts, $in_turn, $outbox),
             "SELECT ordinal, conversation, seq, at, position, false, request FROM fresh \
      UNION ALL SELECT ordinal, conversation, seq, at, position, true, request FROM first"
         )
     };
 }
-const APPEND: &str = append!("counters", "", count_entries!(), "");
-const APPEND_IN_ORDER: &str =
-    append!("orders", "ord = $10 AND ", count_entries_in!("$10"), " ORDER BY sender, client_msg_id");
+/// The statement in a database of one order, without and with entries that await offline push.
+const APPEND: [&str; 2] = [
+    append!("take_positions(", count_entries!(), "", ""),
+    append!("take_positions(", count_entries!(), "", put_outbox!()),
+];
+macro_rules! append_in_order {
+    ($outbox:expr) => {
+        append!("take_positions_of($11, ", count_entries_in!("$11"), " ORDER BY sender, client_msg_id", $outbox)
+    };
+}
+const APPEND_IN_ORDER: [&str; 2] = [append_in_order!(""), append_in_order!(put_outbox!())];

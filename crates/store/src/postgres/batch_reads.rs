@@ -4,7 +4,7 @@ use super::{
     PostgresStore,
     commit_orders::Globals,
     connection::{bigint, number},
-    entries::{kept_by, qualified_id_sql},
+    entries::{ids_sql, kept_by},
     load::membership,
     missed_statement::{MISSED, MISSED_IN_ORDERS},
     read::{entry_at, rows_max, user_at},
@@ -42,10 +42,10 @@ const POSITIONS: &str = "SELECT k.n, e.position \
 /// As the loading of a batch finds first results: one whose entry is gone does not count.
 const STORED_REQUESTS: &str = concat!(
     "SELECT k.n, d.seq, d.position FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS k (conversation, sender, client_msg_id, n) \
-     JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
-    qualified_id_sql!("k"),
-    "]) AND d.conversation = k.conversation \
-     WHERE EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)"
+     CROSS JOIN LATERAL ",
+    ids_sql!("k"),
+    " CROSS JOIN LATERAL (SELECT * FROM dedupe WHERE sender = k.sender AND client_msg_id = i.id OFFSET 0) d \
+     WHERE d.conversation = k.conversation AND EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)"
 );
 /// `before` sums the bytes of all entries before an entry, over all pages. The first entry of each page is returned in any
 /// case.

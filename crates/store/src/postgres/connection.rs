@@ -33,6 +33,9 @@ const TCP_SILENCE_MAX: Duration = Duration::from_secs(8);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a statement may take that reads whole tables.
 const MAINTENANCE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+/// How many uses the first plans of a connection last, and by how much longer those after them do.
+const FIRST_PLANS_LAST: u64 = 16;
+const PLANS_LAST: u64 = 4;
 /// How long after a statement's own limit its answer may arrive, before the connection is closed.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
@@ -164,7 +167,8 @@ impl Connector {
             }
             client.batch_execute(&self.settings[purpose as usize]).await?;
             let statements = Mutex::new(HashMap::new());
-            Ok(Connection { connector: self.clone(), purpose, client, statements, commit_warning })
+            let (sent, renewed_at) = (AtomicU64::new(0), AtomicU64::new(FIRST_PLANS_LAST));
+            Ok(Connection { connector: self.clone(), purpose, client, statements, sent, renewed_at, commit_warning })
         };
         timeout(limit, set_up).await.unwrap_or(Err(Failure::TimedOut))
     }
@@ -180,7 +184,7 @@ impl Drop for Connector {
 }
 
 /// Each of our statements finds its rows by key. The planner has no statistics of a table that was empty a minute ago, so it
-/// is kept from plans that read a whole table, and it plans each statement once. It is kept from sorting, so that history is read in
+/// is kept from plans that read a whole table, and it plans each statement [a few times](Connection::renew_plans). It is kept from sorting, so that history is read in
 /// the order of its index and no further than a page. Kept from sorting, it also reads a whole index that has the order a statement
 /// wants, unless the statement leaves it nothing but the keys: see `USERS` and `append!`.
 fn session_settings(statement_timeout: Duration, options: &PostgresOptions) -> String {
@@ -213,10 +217,24 @@ pub(crate) struct Connection {
     purpose: Purpose,
     client: Client,
     statements: Mutex<HashMap<&'static str, Statement>>,
+    /// How often statements were sent, and after how many of them they are planned anew.
+    sent: AtomicU64,
+    renewed_at: AtomicU64,
     commit_warning: Arc<AtomicBool>,
 }
 
 impl Connection {
+    /// Has PostgreSQL plan the statements anew as they are used more often: after 16, 64, 256 uses and so on. What was planned for a table
+    /// of a few rows reads all of them, and would until the table is analysed, however many there are by then.
+    async fn renew_plans(&self) -> Result<(), Failure> {
+        let renewed_at = self.renewed_at.load(Ordering::Relaxed);
+        if self.sent.fetch_add(1, Ordering::Relaxed) < renewed_at {
+            return Ok(());
+        }
+        self.renewed_at.store(renewed_at.saturating_mul(PLANS_LAST), Ordering::Relaxed);
+        self.in_time(self.client.batch_execute("DISCARD PLANS")).await
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
@@ -228,13 +246,13 @@ impl Connection {
 
     /// Executes statements without parameters or results.
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), Failure> {
-        self.in_time(self.client.batch_execute(sql)).await
+        self.counted(self.client.batch_execute(sql)).await
     }
 
     /// Executes a whole transaction that is one message, and so one round trip; answers the rows that each of its statements
     /// returned or changed.
     pub(crate) async fn transaction(&self, sql: &str) -> Result<Vec<u64>, Failure> {
-        let messages = self.in_time(self.client.simple_query(sql)).await?;
+        let messages = self.counted(self.client.simple_query(sql)).await?;
         let count = |message: &SimpleQueryMessage| match message {
             SimpleQueryMessage::CommandComplete(rows) => Some(*rows),
             _ => None,
@@ -248,15 +266,16 @@ impl Connection {
     /// The place of the first script that failed, and its failure.
     pub(crate) async fn pipeline_scripts(&self, scripts: &[&str]) -> Result<(), (usize, Failure)> {
         let sent = scripts.iter().map(|script| self.client.batch_execute(script));
-        let answers = self.in_time(async { Ok(join_all(sent).await) }).await.map_err(|failure| (0, failure))?;
+        let answers = self.counted(async { Ok(join_all(sent).await) }).await.map_err(|failure| (0, failure))?;
         let failed = answers.into_iter().enumerate().find_map(|(place, answer)| Some((place, answer.err()?)));
         failed.map_or(Ok(()), |(place, error)| Err((place, error.into())))
     }
 
     pub(crate) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Failure> {
+        self.renew_plans().await?;
         self.connector.statements.fetch_add(1, Ordering::Relaxed);
         let statement = self.statement(sql).await?;
-        self.in_time(self.client.query(&statement, params)).await
+        self.counted(self.client.query(&statement, params)).await
     }
 
     /// Sends all statements before it waits for the first answer: one round trip. Within a transaction, the statements
@@ -265,6 +284,7 @@ impl Connection {
     /// # Errors
     /// The failure of the first statement that failed.
     pub(crate) async fn pipeline(&self, calls: &[Call<'_>]) -> Result<Vec<Vec<Row>>, Failure> {
+        self.renew_plans().await?;
         let mut prepared = Vec::with_capacity(calls.len());
         for call in calls {
             prepared.push(self.statement(call.sql).await?);
@@ -273,7 +293,7 @@ impl Connection {
         self.connector.statements.fetch_add(counted as u64, Ordering::Relaxed);
         // A statement is sent when its future is first polled, and `join_all` polls in order.
         let sent = calls.iter().zip(&prepared).map(|(call, statement)| self.client.query(statement, &call.params));
-        let answers = self.in_time(async { Ok(join_all(sent).await) }).await?;
+        let answers = self.counted(async { Ok(join_all(sent).await) }).await?;
         answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect()
     }
 
@@ -282,13 +302,18 @@ impl Connection {
         if let Some(statement) = self.statements.lock().get(sql) {
             return Ok(statement.clone());
         }
-        let statement = self.in_time(self.client.prepare(sql)).await?;
+        let statement = self.counted(self.client.prepare(sql)).await?;
         self.statements.lock().insert(sql, statement.clone());
         Ok(statement)
     }
 
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+    /// A round trip of the work that a caller waits for.
+    async fn counted<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
         self.connector.round_trips.fetch_add(1, Ordering::Relaxed);
+        self.in_time(work).await
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
         tokio::select! {
             result = timeout(self.connector.answer_timeout[self.purpose as usize], work) => match result {
                 Ok(result) => Ok(result?),

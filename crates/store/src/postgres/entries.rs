@@ -60,21 +60,42 @@ macro_rules! qualified_id_sql {
 }
 pub(crate) use qualified_id_sql;
 
+/// The same as rows `i` of an id and its form (1 the plain one, 2 the qualified one). Each is looked up by itself, in a sub-select with
+/// `OFFSET 0`, which has it found by the whole key: otherwise the planner may read all results of a sender, and compare their ids.
+macro_rules! ids_sql {
+    ($row:literal) => {
+        concat!(
+            "unnest(ARRAY[",
+            $row,
+            ".client_msg_id, ",
+            crate::postgres::entries::qualified_id_sql!($row),
+            "]) WITH ORDINALITY AS i (id, form)"
+        )
+    };
+}
+pub(crate) use ids_sql;
+
+/// Writes which entries of `fresh` await offline push: part of [`write_entries`] where there are any.
+macro_rules! put_outbox {
+    () => {
+        "o AS (INSERT INTO outbox (position, conversation, seq) \
+           SELECT position, conversation, seq FROM fresh WHERE pushed), "
+    };
+}
+pub(crate) use put_outbox;
+
 /// Writes the entries of `fresh`: rows with their conversation, seq, at, part, position and the columns of [`Contents`]. A
 /// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails. `$parts` counts them; `$in_turn` is the
 /// order of the keys where no earlier lock keeps two transactions apart that store the same ids.
 macro_rules! write_entries {
-    ($parts:expr, $in_turn:literal) => {
+    ($parts:expr, $in_turn:literal, $outbox:expr) => {
         concat!(
         "e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
            SELECT conversation, seq, part, position, at, content FROM fresh), \
          d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position, request) \
            SELECT sender, client_msg_id, conversation, seq, at, position, request FROM fresh WHERE sender IS NOT NULL",
             $in_turn,
-            "), \
-         o AS (INSERT INTO outbox (position, conversation, seq) \
-           SELECT position, conversation, seq FROM fresh WHERE pushed), \
-         h AS (UPDATE heads SET last_seq = x.seq, last_at = x.at, last_position = x.position FROM \
+            "), ", $outbox, "h AS (UPDATE heads SET last_seq = x.seq, last_at = x.at, last_position = x.position FROM \
            (SELECT conversation, max(seq) AS seq, max(at) AS at, max(position) AS position FROM fresh \
             GROUP BY conversation) x WHERE heads.conversation = x.conversation), \
          c AS (INSERT INTO chapters (conversation, part, first_seq) \

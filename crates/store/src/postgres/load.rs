@@ -5,7 +5,7 @@ use super::{
     checked_read::{CheckedRead, Loaded, Locking, OwnedParam, ReadStatement, RowReader, checked_read},
     clock::recently_left,
     connection::{Call, Connection, bigint, number},
-    entries::{kept_by, qualified_id_sql},
+    entries::{ids_sql, kept_by},
     failure::Failure,
     staged_batch::LoadedState,
 };
@@ -339,9 +339,9 @@ const SENDS: ReadStatement = checked_read!(
      EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq) AS is_there, \
      d.request, d.client_msg_id AS kept_as \
      FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS k (conversation, sender, client_msg_id) \
-     JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
-    qualified_id_sql!("k"),
-    "])"
+     CROSS JOIN LATERAL ",
+    ids_sql!("k"),
+    " CROSS JOIN LATERAL (SELECT * FROM dedupe WHERE sender = k.sender AND client_msg_id = i.id OFFSET 0) d"
 );
 /// Entries by conversation and sequence, under the locks of their conversations' heads.
 const ENTRIES: ReadStatement = checked_read!(

@@ -30,6 +30,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 12, name: "standby marks", sql: include_str!("migrations/0012_standby_marks.sql") },
     Migration { version: 13, name: "popups lease", sql: include_str!("migrations/0013_popups_lease.sql") },
     Migration { version: 14, name: "orders", sql: include_str!("migrations/0014_orders.sql") },
+    Migration { version: 15, name: "take positions", sql: include_str!("migrations/0015_take_positions.sql") },
 ];
 
 /// The version of the tables that this program knows.

@@ -5,7 +5,7 @@ use super::{
     clock::now_ms,
     commit_orders::local_through,
     connection::{Call, Connection, bigint, number},
-    entries::{Contents, count_entries, count_entries_in, qualified_id_sql, write_entries},
+    entries::{Contents, count_entries, count_entries_in, ids_sql, put_outbox, write_entries},
     failure::Failure,
     load::MUTED_FOR_GOOD,
     notification_tables::NotificationColumns,
@@ -376,10 +376,10 @@ const DROP_RESULTS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
 /// Whichever conversation took a plain id, the other rows of the author under it stay.
 const FORGET_RESULTS: &str = concat!(
-    "DELETE FROM dedupe d USING unnest($1::bigint[], $2::bigint[], $3::text[]) AS k (conversation, sender, client_msg_id) \
-     WHERE d.sender = k.sender AND d.conversation = k.conversation AND d.client_msg_id = ANY (ARRAY[k.client_msg_id, ",
-    qualified_id_sql!("k"),
-    "])"
+    "DELETE FROM dedupe d USING (SELECT k.conversation, k.sender, i.id \
+       FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS k (conversation, sender, client_msg_id) CROSS JOIN LATERAL ",
+    ids_sql!("k"),
+    " OFFSET 0) k WHERE d.sender = k.sender AND d.client_msg_id = k.id AND d.conversation = k.conversation"
 );
 const EMPTY_OUTBOX: &str = "DELETE FROM outbox WHERE position <= $1";
 /// The same through a position of the one commit order that is laid over several.
@@ -389,9 +389,9 @@ const EMPTY_OUTBOXES: &str = concat!(
 );
 /// Entries whose sequences are decided, and changes for the commit log.
 macro_rules! append {
-    ($counters:literal, $parts:expr, $in_turn:literal) => {
+    ($take:literal, $parts:expr, $in_turn:literal) => {
         concat!(
-    "WITH base AS (UPDATE ", $counters, " RETURNING position - $1 AS position), \
+    "WITH base AS MATERIALIZED (SELECT ", $take, "$1) AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position FROM base, \
        unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::bytea[], $8::bigint[], $9::text[], $10::boolean[], $13::bytea[]) \
        AS n (place, conversation, seq, at, part, content, sender, client_msg_id, pushed, request)), \
@@ -399,24 +399,21 @@ macro_rules! append {
     now_ms!(),
     ", n.change \
        FROM base, unnest($11::bigint[], $12::bytea[]) AS n (place, change)), ",
-    write_entries!($parts, $in_turn),
+    write_entries!($parts, $in_turn, put_outbox!()),
     "SELECT position FROM base"
         )
     };
 }
-const APPEND: &str = append!("counters SET position = position + $1", count_entries!(), "");
-const APPEND_IN_ORDER: &str = append!(
-    "orders SET position = position + $1 WHERE ord = $14",
-    count_entries_in!("$14"),
-    " ORDER BY sender, client_msg_id"
-);
+const APPEND: &str = append!("take_positions(", count_entries!(), "");
+const APPEND_IN_ORDER: &str =
+    append!("take_positions_of($14, ", count_entries_in!("$14"), " ORDER BY sender, client_msg_id");
 /// Changes for the commit log, of a batch without entries.
 macro_rules! log {
-    ($counters:literal) => {
+    ($take:literal) => {
         concat!(
-            "WITH base AS (UPDATE ",
-            $counters,
-            " RETURNING position - $1 AS position), \
+            "WITH base AS MATERIALIZED (SELECT ",
+            $take,
+            "$1) AS position), \
      l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, ",
             now_ms!(),
             ", n.change \
@@ -425,5 +422,5 @@ macro_rules! log {
         )
     };
 }
-const LOG: &str = log!("counters SET position = position + $1");
-const LOG_IN_ORDER: &str = log!("orders SET position = position + $1 WHERE ord = $4");
+const LOG: &str = log!("take_positions(");
+const LOG_IN_ORDER: &str = log!("take_positions_of($4, ");

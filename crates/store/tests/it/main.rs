@@ -40,3 +40,4 @@ mod retention_keeps_the_newest;
 mod stores_pass_the_conformance_suite;
 mod support;
 mod the_commit_log_is_pruned_and_notices_a_rollback;
+mod what_is_read_does_not_grow_with_the_tables;

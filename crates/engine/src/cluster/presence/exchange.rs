@@ -43,7 +43,7 @@ enum SyncState {
 
 /// A peer, and how far this node's view of its sessions is true.
 struct PeerSync {
-    info: NodeInfo,
+    info: Arc<NodeInfo>,
     peer: Peer,
     state: SyncState,
     /// The number of the next changes.
@@ -150,7 +150,7 @@ impl Exchange {
     }
 
     /// The nodes of the cluster are these now, by their leases in the store.
-    pub(super) fn on_view(&mut self, nodes: &[NodeInfo], context: &StepContext<'_>) {
+    pub(super) fn on_view(&mut self, nodes: &[Arc<NodeInfo>], context: &StepContext<'_>) {
         self.has_view = true;
         let others = || nodes.iter().filter(|node| node.name != self.me.name);
         let has_lease = |sync: &PeerSync| others().any(|node| node.boot_id == sync.info.boot_id);
@@ -173,8 +173,8 @@ impl Exchange {
                 context.presence.peer_gone(sync.peer, context.now_ms);
             }
         }
-        let is_new = |node: &&NodeInfo| node.name != self.me.name && !self.peers.contains_key(&node.name);
-        let new: Vec<NodeInfo> = nodes.iter().filter(is_new).cloned().collect();
+        let is_new = |node: &&Arc<NodeInfo>| node.name != self.me.name && !self.peers.contains_key(&node.name);
+        let new: Vec<Arc<NodeInfo>> = nodes.iter().filter(is_new).cloned().collect();
         for info in new {
             let (name, boot_id) = (info.name.clone(), info.boot_id);
             let node_no = context.presence.nodes.attach_peer(&name, boot_id, context.now_ms);
