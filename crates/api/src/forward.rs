@@ -349,7 +349,8 @@ impl Api {
         request: Request<reqwest::Body>,
     ) -> Result<Response<Body>, Refusal> {
         let cluster = self.engine.cluster.as_ref().ok_or_else(cannot_ask)?;
-        self.forward_to(&find_leader(&cluster.nodes, function)?, request).await
+        let leader = find_leader(&cluster.nodes, function)?;
+        self.forward_to(&leader, request).await
     }
 
     /// Has the leader answer a request. `None`: the library forwards it.

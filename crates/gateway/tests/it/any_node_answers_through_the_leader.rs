@@ -136,7 +136,7 @@ fn requests_without_a_reachable_leader_are_refused_with_retry_after() {
     taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let closed = taken.local_addr().unwrap().as_socket().unwrap();
     first.engine.cluster.as_ref().unwrap().nodes.announce_addresses(format!("http://{closed}"), String::new());
-    let leader = || second.engine.cluster.as_ref().unwrap().nodes.leader(Function::Push).unwrap().address;
+    let leader = || second.engine.cluster.as_ref().unwrap().nodes.leader(Function::Push).unwrap().address.clone();
     until("the second has heard", || leader() == format!("http://{closed}"));
     check(raw(second.address, &head, question));
 }
@@ -150,7 +150,7 @@ fn a_hanging_leader_delays_only_the_questions_it_is_asked() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
     first.engine.cluster.as_ref().unwrap().nodes.announce_addresses(address.clone(), String::new());
-    let leader = || second.engine.cluster.as_ref().unwrap().nodes.leader(Function::Push).unwrap().address;
+    let leader = || second.engine.cluster.as_ref().unwrap().nodes.leader(Function::Push).unwrap().address.clone();
     until("the second has heard", || leader() == address);
     // More questions than there are threads for reads from the store.
     let mut sessions: Vec<Session> = (0..3).map(|n| second.open("ben", &format!("device-{n}"))).collect();
