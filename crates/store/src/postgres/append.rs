@@ -89,8 +89,9 @@ impl<'a> AppendBatch<'a> {
         Ok((self.outcomes(&placed, &there), highest))
     }
 
-    /// The places of the entries without retries of earlier ones, and which of these have an id that their author has used in the batch
-    /// before, in another conversation.
+    /// The places of the entries without retries of earlier ones, and which of these have an id that the batch has before, of the same author
+    /// in another conversation. Those are kept under the qualified id, also where the earlier entry turns out to take none: they are looked
+    /// up under both.
     fn sent(&self) -> (Vec<usize>, Vec<bool>) {
         let (mut sends, mut ids) = (FxHashSet::default(), FxHashSet::default());
         let sent = |(place, (conversation, entry)): (usize, &(ConversationNo, &'a NewEntry))| {
@@ -128,11 +129,14 @@ impl<'a> AppendBatch<'a> {
     }
 }
 
-/// The heads are locked by now, so this statement sees the newest state of their conversations. `kept`: results under the ids of
-/// sends and their qualified ids, of any conversation; `first`: those of the send itself, which has its answer with it. `numbered`: the
-/// others, without those of senders who have just left, each with the id under which its result is kept. `place`: their offset in the
-/// batch. `OFFSET 0` has each row found by its whole key, whatever the planner believes of the tables' sizes; rows are counted, since it may
-/// turn an `EXISTS` next to another condition into a hash of the whole table.
+/// The heads are locked by now, so this statement sees the newest state of their conversations.
+///
+/// - `kept`: what is kept under the ids of the sends, plain (form 1) and qualified (form 2), of whatever conversation.
+/// - `first`: the first results among these, of sends that have their answer with it.
+/// - `numbered`: the other sends, without those of senders who have just left. `place`: their offset in the batch.
+///
+/// `OFFSET 0` has each row found by its whole key, whatever the planner believes of the tables' sizes. Rows are counted where they need only
+/// exist, since the planner may turn an `EXISTS` next to another condition into a hash of the whole table.
 macro_rules! append {
     ($take:literal, $parts:expr, $in_turn:literal, $outbox:expr) => {
         concat!(

@@ -173,6 +173,7 @@ impl PostgresStore {
             Some(connection) => connection,
             None => self.connect_writer().await.map_err(CommitError::NotStored)?,
         };
+        connection.renew_plans().await.map_err(CommitError::NotStored)?;
         self.partitions.ensure(&connection, now_ms).await.map_err(CommitError::NotStored)?;
         connection.take_commit_warning();
         Ok(connection)

@@ -266,6 +266,7 @@ impl CommitOrders {
     /// The connection that was kept, or another one if it has ended.
     async fn connect(&self, connector: &Arc<Connector>, kept: Option<Connection>) -> Result<Connection, Failure> {
         if let Some(connection) = kept.filter(|connection| !connection.is_closed()) {
+            connection.renew_plans().await?;
             return Ok(connection);
         }
         self.generation.store(0, Ordering::Release);

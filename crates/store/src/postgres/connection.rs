@@ -33,9 +33,9 @@ const TCP_SILENCE_MAX: Duration = Duration::from_secs(8);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a statement may take that reads whole tables.
 const MAINTENANCE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// How many uses the first plans of a connection last, and by how much longer those after them do.
+/// After how many uses of a connection its first plans are made anew, and how many times as many the next ones last.
 const FIRST_PLANS_LAST: u64 = 16;
-const PLANS_LAST: u64 = 4;
+const PLANS_LAST_TIMES: u64 = 4;
 /// How long after a statement's own limit its answer may arrive, before the connection is closed.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
@@ -167,8 +167,8 @@ impl Connector {
             }
             client.batch_execute(&self.settings[purpose as usize]).await?;
             let statements = Mutex::new(HashMap::new());
-            let (sent, renewed_at) = (AtomicU64::new(0), AtomicU64::new(FIRST_PLANS_LAST));
-            Ok(Connection { connector: self.clone(), purpose, client, statements, sent, renewed_at, commit_warning })
+            let (uses, renew_after) = (AtomicU64::new(0), AtomicU64::new(FIRST_PLANS_LAST));
+            Ok(Connection { connector: self.clone(), purpose, client, statements, uses, renew_after, commit_warning })
         };
         timeout(limit, set_up).await.unwrap_or(Err(Failure::TimedOut))
     }
@@ -217,21 +217,22 @@ pub(crate) struct Connection {
     purpose: Purpose,
     client: Client,
     statements: Mutex<HashMap<&'static str, Statement>>,
-    /// How often statements were sent, and after how many of them they are planned anew.
-    sent: AtomicU64,
-    renewed_at: AtomicU64,
+    /// How often the connection was used since it prepared a statement last, and after how many uses it has them planned anew.
+    uses: AtomicU64,
+    renew_after: AtomicU64,
     commit_warning: Arc<AtomicBool>,
 }
 
 impl Connection {
-    /// Has PostgreSQL plan the statements anew as they are used more often: after 16, 64, 256 uses and so on. What was planned for a table
-    /// of a few rows reads all of them, and would until the table is analysed, however many there are by then.
-    async fn renew_plans(&self) -> Result<(), Failure> {
-        let renewed_at = self.renewed_at.load(Ordering::Relaxed);
-        if self.sent.fetch_add(1, Ordering::Relaxed) < renewed_at {
+    /// Has PostgreSQL plan the statements anew from time to time: 16, 64, 256 uses and so on after one was prepared. What was planned for a
+    /// table of a few rows reads all of them, and would until the table is analysed, however many there are by then. To be called before each
+    /// use, while no transaction is open.
+    pub(crate) async fn renew_plans(&self) -> Result<(), Failure> {
+        let renew_after = self.renew_after.load(Ordering::Relaxed);
+        if self.uses.fetch_add(1, Ordering::Relaxed) < renew_after {
             return Ok(());
         }
-        self.renewed_at.store(renewed_at.saturating_mul(PLANS_LAST), Ordering::Relaxed);
+        self.renew_after.store(renew_after.saturating_mul(PLANS_LAST_TIMES), Ordering::Relaxed);
         self.in_time(self.client.batch_execute("DISCARD PLANS")).await
     }
 
@@ -272,7 +273,6 @@ impl Connection {
     }
 
     pub(crate) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Failure> {
-        self.renew_plans().await?;
         self.connector.statements.fetch_add(1, Ordering::Relaxed);
         let statement = self.statement(sql).await?;
         self.counted(self.client.query(&statement, params)).await
@@ -284,7 +284,6 @@ impl Connection {
     /// # Errors
     /// The failure of the first statement that failed.
     pub(crate) async fn pipeline(&self, calls: &[Call<'_>]) -> Result<Vec<Vec<Row>>, Failure> {
-        self.renew_plans().await?;
         let mut prepared = Vec::with_capacity(calls.len());
         for call in calls {
             prepared.push(self.statement(call.sql).await?);
@@ -304,6 +303,8 @@ impl Connection {
         }
         let statement = self.counted(self.client.prepare(sql)).await?;
         self.statements.lock().insert(sql, statement.clone());
+        self.uses.store(0, Ordering::Relaxed);
+        self.renew_after.store(FIRST_PLANS_LAST, Ordering::Relaxed);
         Ok(statement)
     }
 

@@ -52,7 +52,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// The ids under which the first result of `$row` may be kept: the plain one, and the qualified one.
+/// The id under which the first result of `$row` is kept where another conversation took the plain one: [`qualified_id`].
 macro_rules! qualified_id_sql {
     ($row:literal) => {
         concat!("(", $row, ".conversation || '/' || ", $row, ".client_msg_id)")
@@ -60,8 +60,9 @@ macro_rules! qualified_id_sql {
 }
 pub(crate) use qualified_id_sql;
 
-/// The same as rows `i` of an id and its form (1 the plain one, 2 the qualified one). Each is looked up by itself, in a sub-select with
-/// `OFFSET 0`, which has it found by the whole key: otherwise the planner may read all results of a sender, and compare their ids.
+/// The ids under which the first result of `$row` may be kept, as rows `i` of an id and its form: 1 the plain one, 2 the qualified one. Each is
+/// looked up by itself, in a sub-select with `OFFSET 0`, which has it found by the whole key: otherwise the planner may read all results of
+/// a sender, and compare their ids.
 macro_rules! ids_sql {
     ($row:literal) => {
         concat!(

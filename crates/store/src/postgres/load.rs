@@ -337,7 +337,7 @@ const SENDS: ReadStatement = checked_read!(
     "",
     "SELECT d.sender, k.client_msg_id, d.conversation, d.seq, d.at, d.position, \
      EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq) AS is_there, \
-     d.request, d.client_msg_id AS kept_as \
+     d.request, d.client_msg_id AS kept_as, k.conversation AS sent_to \
      FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS k (conversation, sender, client_msg_id) \
      CROSS JOIN LATERAL ",
     ids_sql!("k"),

@@ -74,7 +74,10 @@ impl PooledConnection<'_> {
     pub(crate) async fn connection(&mut self) -> Result<&Connection, Failure> {
         let open = self.connection.take().filter(|connection| !connection.is_closed());
         let connection = match open {
-            Some(connection) => connection,
+            Some(connection) => {
+                connection.renew_plans().await?;
+                connection
+            }
             None => self.pool.connector.connect(Purpose::Read).await?,
         };
         Ok(self.connection.insert(connection))

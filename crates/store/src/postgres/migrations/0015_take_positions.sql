@@ -1,5 +1,5 @@
--- Positions are taken by a function. A statement that waits for a row by itself is prepared anew once it has it, all parts of it, while others
--- wait in turn; a function's own statement is one of a line.
+-- Positions are taken in a function. When a statement has waited for a row, PostgreSQL sets the whole statement up again before it goes on,
+-- while all other commits wait for it. In a function it sets up this one update.
 -- needs program: 10
 
 CREATE FUNCTION take_positions(wanted bigint) RETURNS bigint LANGUAGE plpgsql AS $$
