@@ -24,6 +24,7 @@ fn the_installations_id_is_made_once_also_in_a_database_of_the_version_before() 
         "DELETE FROM tidings.migrations WHERE version >= 8; DROP TABLE tidings.node_settings, tidings.gates, \
            tidings.notification_retries, tidings.unacknowledged_messages, tidings.standby_marks, \
            tidings.orders, tidings.order_parts, tidings.cuts, tidings.cutting; \
+         DROP FUNCTION tidings.take_positions, tidings.take_positions_of; \
          ALTER TABLE tidings.counters DROP COLUMN cuts, DROP COLUMN cut_through; \
          ALTER TABLE tidings.history DROP COLUMN installation, DROP COLUMN orders, DROP COLUMN one_order_through; ALTER TABLE tidings.leader DROP COLUMN function, \
            DROP COLUMN is_split, DROP COLUMN also_for, ADD COLUMN singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)",
