@@ -183,9 +183,9 @@ impl Drop for Connector {
     }
 }
 
-/// Each of our statements finds its rows by key. The planner has no statistics of a table that was empty a minute ago, so it
-/// is kept from plans that read a whole table, and it plans each statement [a few times](Connection::renew_plans). It is kept from sorting, so that history is read in
-/// the order of its index and no further than a page. Kept from sorting, it also reads a whole index that has the order a statement
+/// Each of our statements finds its rows by key. The planner has no statistics of a table that was empty a minute ago, so it is kept from
+/// plans that read a whole table, and it plans each statement [a few times](Connection::renew_plans). It is kept from sorting, so that history
+/// is read in the order of its index and no further than a page. Kept from sorting, it also reads a whole index that has the order a statement
 /// wants, unless the statement leaves it nothing but the keys: see `USERS` and `append!`. Pages cost it little, as most are in memory: it would
 /// otherwise walk through an index of hundreds of rows to save itself ten look-ups.
 fn session_settings(statement_timeout: Duration, options: &PostgresOptions) -> String {
