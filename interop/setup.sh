@@ -4,6 +4,12 @@
 set -eu
 cd "$(dirname "$0")"
 
+# Two at once, such as of `make test` and `make web`, would remove each other's files: the later one waits, and finds all there.
+if command -v flock > /dev/null; then
+    exec 9< setup.sh
+    flock 9
+fi
+
 python() {
     stamp=.venv/requirements.installed
     cmp -s requirements.txt "$stamp" && return
