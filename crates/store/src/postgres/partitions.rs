@@ -283,8 +283,9 @@ const SWEEP_PAGE: &str = "WITH page AS MATERIALIZED (SELECT sender, client_msg_i
        (SELECT FROM chapters c WHERE c.conversation = p.conversation AND c.first_seq <= p.seq)) \
      SELECT sender, client_msg_id FROM page ORDER BY sender DESC, client_msg_id DESC LIMIT 1";
 /// Removes the first results of entries that are gone.
-const FORGET_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[]) AS k (sender, id) \
-     WHERE d.sender = k.sender AND d.client_msg_id IN (k.id, $3::bigint || '/' || k.id) AND d.conversation = $3 AND d.seq <= $4";
+const FORGET_SENDS: &str = "DELETE FROM dedupe d USING (SELECT k.sender, i.id FROM unnest($1::bigint[], $2::text[]) AS k (sender, id) \
+       CROSS JOIN LATERAL unnest(ARRAY[k.id, $3::bigint || '/' || k.id]) AS i (id) OFFSET 0) k \
+     WHERE d.sender = k.sender AND d.client_msg_id = k.id AND d.conversation = $3 AND d.seq <= $4";
 /// Removes entries that were kept as the newest of their conversation, and are not the newest any more, and those that were kept since
 /// they were in an exception, and are in none any more.
 const DROP_KEPT: &str = "WITH gone AS (DELETE FROM entries e USING heads h \

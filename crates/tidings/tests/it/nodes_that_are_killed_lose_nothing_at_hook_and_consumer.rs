@@ -87,7 +87,7 @@ fn send_all(sender: usize, addresses: &Mutex<Vec<std::net::SocketAddr>>, sent: &
 #[test]
 fn each_message_is_stored_once_and_told_in_order() {
     let (asked, _) = hook(in_capitals);
-    // A message of which the hook was not asked in time is refused, and sent again.
+    // A message about which the hook has not answered in time is refused, and the sender sends it again.
     let settings = format!("[hook]\nurl = \"http://{asked}/hook\"\nsecret = \"{SECRET}\"\nclosed = [\"send\"]\n");
     let mut nodes = Nodes::start(two_nodes(&settings));
     wait_until("the nodes are ready", || nodes.running.iter().all(|node| node.http().is_ready()));
